@@ -1,0 +1,38 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install demo test lint format bench clean help
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: .venv/.installed ## everything into .venv; nothing when it is current
+
+# torch first and pinned: an unpinned request would bring gigabytes of CUDA packages.
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Salience needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch numpy
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+demo: install ## train with and without importance sampling on data that ships with the package
+	$(BIN)/salience demo
+
+test: install ## the whole suite
+	$(BIN)/python -m pytest
+
+lint: install ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install ## step costs as interleaved ratios, and the draw at ten million examples
+	$(BIN)/python benchmarks/step_cost.py
+	$(BIN)/python benchmarks/draw_cost.py
+
+clean: ## remove the environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

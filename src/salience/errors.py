@@ -1,0 +1,30 @@
+"""Everything Salience raises on purpose.
+
+SalienceError
+├── ArgumentError   (also a ValueError): an argument that cannot work, with its value and the remedy
+├── LossError       (also a ValueError): losses that are not one finite, non-negative number per example
+├── StateError      (also a ValueError): a saved state that belongs to something else
+└── UsageError      (also a RuntimeError): a call at the wrong moment
+"""
+
+__all__ = ["ArgumentError", "LossError", "SalienceError", "StateError", "UsageError"]
+
+
+class SalienceError(Exception):
+    """Base of everything Salience raises on purpose."""
+
+
+class ArgumentError(SalienceError, ValueError):
+    """An argument that cannot work; the message names its value and the remedy."""
+
+
+class LossError(SalienceError, ValueError):
+    """Losses that are not one finite, non-negative number per example."""
+
+
+class StateError(SalienceError, ValueError):
+    """A saved state that belongs to another dataset, score or release."""
+
+
+class UsageError(SalienceError, RuntimeError):
+    """A call at the wrong moment, such as ``mean`` before any batch."""

@@ -1,0 +1,132 @@
+r"""The equations of the paper, one pure function each.
+
+For a pool of M candidates with scores :math:`s_i \ge 0`:
+
+==========================  ==========================================================
+``smooth``                  :math:`q_i = s_i + c`
+``probabilities``           :math:`p_i = q_i / \sum_j q_j`
+``draw``                    B positions from p
+``weights``                 :math:`\alpha_i = (1 / (M p_i))^k`
+``merge_duplicates``        one row per distinct position, weights added
+``variance_reduction``      :math:`v = M \sum_i s_i^2 / (\sum_i s_i)^2`
+``effective_sample_size``   :math:`(\sum_i \alpha_i)^2 / \sum_i \alpha_i^2`
+``tracking_coefficient``    :math:`a` of :math:`\min_{a,b} \sum_i (a \hat L_i + b - L_i)^2`
+==========================  ==========================================================
+
+Nothing here waits for an accelerator: no function reads a value back to the host.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from salience.errors import ArgumentError
+
+__all__ = [
+    "Scheme",
+    "draw",
+    "effective_sample_size",
+    "merge_duplicates",
+    "probabilities",
+    "smooth",
+    "tracking_coefficient",
+    "variance_reduction",
+    "weights",
+]
+
+Scheme = Literal["systematic", "multinomial"]
+
+
+def smooth(scores: Tensor, c: float | Tensor) -> Tensor:
+    """q_i = s_i + c, with s, c = ``scores``, ``c``: draws move towards uniform as c grows."""
+    if not isinstance(c, Tensor) and not (math.isfinite(c) and c >= 0):
+        raise ArgumentError(f"smoothing must be a finite number >= 0; got {c}")
+    return scores + c
+
+
+def probabilities(q: Tensor) -> Tensor:
+    """p_i = q_i / sum_j q_j in float64; uniform where every q_i is zero."""
+    q = q.to(torch.float64)
+    total = q.sum()
+    return torch.where(total > 0, q / total, 1.0 / len(q))
+
+
+def weights(p: Tensor, k: float, pool: int | None = None) -> Tensor:
+    """alpha_i = (1 / (M p_i))^k, with p_i, k, M = ``p``, ``k``, ``pool`` (by default ``len(p)``).
+
+    The paper writes 1 / (N p_i^k). The two differ by the constant N^(k-1), which would silently
+    shrink the learning rate of every optimizer that is not scale-free; ours is 1 for every k
+    when p is uniform. Both agree at k = 1, where the weighted step is unbiased.
+    """
+    if not (math.isfinite(k) and k <= 1):
+        raise ArgumentError(f"k must be a finite number <= 1 (1 is unbiased); got {k}")
+    return (1 / ((len(p) if pool is None else pool) * p)) ** k
+
+
+def draw(p: Tensor, n: int, *, generator: torch.Generator, scheme: Scheme = "systematic") -> Tensor:
+    """Draw ``n`` positions, position i on average n p_i times. Random numbers come from the host.
+
+    ``"systematic"``: one random offset and n evenly spaced points on the line of the cumulated p,
+    so position i comes up floor(n p_i) or ceil(n p_i) times: the least variance of the two.
+    ``"multinomial"``: n independent draws with replacement, as in the paper.
+    """
+    points = _points(n, scheme, generator).to(p.device, non_blocking=True)
+    cumulated = p.to(torch.float64).cumsum(0)
+    # Scaled by the last entry, rounding cannot push a point beyond the line; the clamp keeps a
+    # point that equals the end on the last position that has any probability.
+    ends = torch.searchsorted(cumulated, cumulated[-1:], right=False)
+    found = torch.searchsorted(cumulated, points * cumulated[-1], right=True)
+    return torch.minimum(found, ends)
+
+
+def _points(n: int, scheme: Scheme, generator: torch.Generator) -> Tensor:
+    """n points in [0, 1), in random order."""
+    if scheme == "multinomial":
+        return torch.rand(n, dtype=torch.float64, generator=generator)
+    if scheme == "systematic":
+        offset = torch.rand(1, dtype=torch.float64, generator=generator)
+        return (torch.randperm(n, generator=generator) + offset) / n
+    raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {scheme!r}")
+
+
+def merge_duplicates(indices: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """One row per distinct index, its weights added: one forward pass, the same expected step.
+
+    The mean still divides by the number of draws: sum_j w_j L_j / ``len(indices)``.
+    """
+    distinct, place = torch.unique(indices, return_inverse=True)
+    return distinct, torch.zeros(len(distinct), dtype=weights.dtype).to(weights).index_add_(
+        0, place, weights
+    )
+
+
+def variance_reduction(scores: Tensor) -> Tensor:
+    """v = M sum_i s_i^2 / (sum_i s_i)^2, with s_i, M = ``scores``, ``len(scores)``.
+
+    Where s stands for gradient norms, drawing by s needs v times fewer examples than uniform
+    draws for the same variance. 1 when all are equal (or all zero), M when one has everything.
+    """
+    s = scores.to(torch.float64)
+    total = s.sum()
+    return torch.where(total > 0, len(s) * (s * s).sum() / (total * total), 1.0)
+
+
+def effective_sample_size(weights: Tensor) -> Tensor:
+    """(sum_i alpha_i)^2 / sum_i alpha_i^2: how many equally weighted examples are worth as much."""
+    w = weights.to(torch.float64)
+    squares = (w * w).sum()
+    return torch.where(squares > 0, w.sum() ** 2 / squares, 0.0)
+
+
+def tracking_coefficient(predicted: Tensor, observed: Tensor) -> Tensor:
+    """The slope a of the least squares fit a ``predicted`` + b = ``observed``.
+
+    1: the score follows the loss exactly; 0: it says nothing about it (also when all predictions
+    are equal, as in uniform sampling).
+    """
+    x, y = predicted.to(torch.float64), observed.to(torch.float64)
+    x, y = x - x.mean(), y - y.mean()
+    spread = (x * x).sum()
+    return torch.where(spread > 0, (x * y).sum() / spread, 0.0)
