@@ -2,7 +2,7 @@
 
 SalienceError
 ├── ArgumentError   (also a ValueError): an argument that cannot work, with its value and the remedy
-├── LossError       (also a ValueError): losses that are not one finite, non-negative number per example
+├── LossError       (also a ValueError): losses that are not one finite number >= 0 per example
 ├── StateError      (also a ValueError): a saved state that belongs to something else
 └── UsageError      (also a RuntimeError): a call at the wrong moment
 """

@@ -29,6 +29,7 @@ __all__ = [
     "draw",
     "effective_sample_size",
     "merge_duplicates",
+    "points",
     "probabilities",
     "smooth",
     "tracking_coefficient",
@@ -37,6 +38,11 @@ __all__ = [
 ]
 
 Scheme = Literal["systematic", "multinomial"]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float64 where the device has it."""
+    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
 
 
 def smooth(scores: Tensor, c: float | Tensor) -> Tensor:
@@ -48,7 +54,7 @@ def smooth(scores: Tensor, c: float | Tensor) -> Tensor:
 
 def probabilities(q: Tensor) -> Tensor:
     """p_i = q_i / sum_j q_j in float64; uniform where every q_i is zero."""
-    q = q.to(torch.float64)
+    q = _wide(q)
     total = q.sum()
     return torch.where(total > 0, q / total, 1.0 / len(q))
 
@@ -62,7 +68,8 @@ def weights(p: Tensor, k: float, pool: int | None = None) -> Tensor:
     """
     if not (math.isfinite(k) and k <= 1):
         raise ArgumentError(f"k must be a finite number <= 1 (1 is unbiased); got {k}")
-    return (1 / ((len(p) if pool is None else pool) * p)) ** k
+    inverse = 1 / ((len(p) if pool is None else pool) * p)
+    return inverse if k == 1 else inverse**k
 
 
 def draw(p: Tensor, n: int, *, generator: torch.Generator, scheme: Scheme = "systematic") -> Tensor:
@@ -72,22 +79,22 @@ def draw(p: Tensor, n: int, *, generator: torch.Generator, scheme: Scheme = "sys
     so position i comes up floor(n p_i) or ceil(n p_i) times: the least variance of the two.
     ``"multinomial"``: n independent draws with replacement, as in the paper.
     """
-    points = _points(n, scheme, generator).to(p.device, non_blocking=True)
-    cumulated = p.to(torch.float64).cumsum(0)
+    cumulated = _wide(p).cumsum(0)
+    on_line = points(n, generator=generator, scheme=scheme).to(cumulated, non_blocking=True)
     # Scaled by the last entry, rounding cannot push a point beyond the line; the clamp keeps a
     # point that equals the end on the last position that has any probability.
     ends = torch.searchsorted(cumulated, cumulated[-1:], right=False)
-    found = torch.searchsorted(cumulated, points * cumulated[-1], right=True)
+    found = torch.searchsorted(cumulated, on_line * cumulated[-1], right=True)
     return torch.minimum(found, ends)
 
 
-def _points(n: int, scheme: Scheme, generator: torch.Generator) -> Tensor:
-    """n points in [0, 1), in random order."""
+def points(n: int, *, generator: torch.Generator, scheme: Scheme = "systematic") -> Tensor:
+    """The random part of ``draw``: ``n`` float64 points in [0, 1), in random order, on the host."""
     if scheme == "multinomial":
-        return torch.rand(n, dtype=torch.float64, generator=generator)
+        return torch.rand(n, dtype=torch.float64, generator=generator, device="cpu")
     if scheme == "systematic":
-        offset = torch.rand(1, dtype=torch.float64, generator=generator)
-        return (torch.randperm(n, generator=generator) + offset) / n
+        offset = torch.rand(1, dtype=torch.float64, generator=generator, device="cpu")
+        return (torch.randperm(n, generator=generator, device="cpu") + offset) / n
     raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {scheme!r}")
 
 
@@ -97,9 +104,7 @@ def merge_duplicates(indices: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     The mean still divides by the number of draws: sum_j w_j L_j / ``len(indices)``.
     """
     distinct, place = torch.unique(indices, return_inverse=True)
-    return distinct, torch.zeros(len(distinct), dtype=weights.dtype).to(weights).index_add_(
-        0, place, weights
-    )
+    return distinct, weights.new_zeros(len(distinct)).index_add_(0, place, weights)
 
 
 def variance_reduction(scores: Tensor) -> Tensor:
@@ -108,14 +113,14 @@ def variance_reduction(scores: Tensor) -> Tensor:
     Where s stands for gradient norms, drawing by s needs v times fewer examples than uniform
     draws for the same variance. 1 when all are equal (or all zero), M when one has everything.
     """
-    s = scores.to(torch.float64)
+    s = _wide(scores)
     total = s.sum()
     return torch.where(total > 0, len(s) * (s * s).sum() / (total * total), 1.0)
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:
     """(sum_i alpha_i)^2 / sum_i alpha_i^2: how many equally weighted examples are worth as much."""
-    w = weights.to(torch.float64)
+    w = _wide(weights)
     squares = (w * w).sum()
     return torch.where(squares > 0, w.sum() ** 2 / squares, 0.0)
 
@@ -126,7 +131,9 @@ def tracking_coefficient(predicted: Tensor, observed: Tensor) -> Tensor:
     1: the score follows the loss exactly; 0: it says nothing about it (also when all predictions
     are equal, as in uniform sampling).
     """
-    x, y = predicted.to(torch.float64), observed.to(torch.float64)
+    x, y = _wide(predicted), _wide(observed)
+    size = (x * x).sum()
     x, y = x - x.mean(), y - y.mean()
     spread = (x * x).sum()
-    return torch.where(spread > 0, (x * y).sum() / spread, 0.0)
+    # Below this share of the size, the spread is the rounding of equal predictions.
+    return torch.where(spread > 1e-24 * size, (x * y).sum() / spread, 0.0)

@@ -1,0 +1,36 @@
+"""Salience: importance sampling for training PyTorch models.
+
+Swap the loader and the mean, and training sees the examples it learns most from::
+
+    from salience import ImportanceLoader
+
+    loader = ImportanceLoader(dataset, batch_size=128)
+    for x, y in loader:
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        loader.mean(losses).backward()
+"""
+
+from salience import functional
+from salience.distribution import Adaptive, Constant, Smoothing
+from salience.errors import ArgumentError, LossError, SalienceError, StateError, UsageError
+from salience.loader import Draw, ImportanceLoader, ImportanceSampler
+from salience.scores import Score
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Adaptive",
+    "ArgumentError",
+    "Constant",
+    "Draw",
+    "ImportanceLoader",
+    "ImportanceSampler",
+    "LossError",
+    "SalienceError",
+    "Score",
+    "Smoothing",
+    "StateError",
+    "UsageError",
+    "__version__",
+    "functional",
+]

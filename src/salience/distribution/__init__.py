@@ -1,0 +1,35 @@
+"""From scores to draws: smoothing, the sum tree, and the places examples are drawn from."""
+
+from salience.distribution.draws import (
+    Drawn,
+    Pool,
+    ShuffledPasses,
+    Source,
+    Uniform,
+    WholeDataset,
+    draw_from_pool,
+)
+from salience.distribution.smoothing import (
+    Adaptive,
+    Constant,
+    RunningMean,
+    Smoothing,
+    make_smoothing,
+)
+from salience.distribution.tree import SumTree
+
+__all__ = [
+    "Adaptive",
+    "Constant",
+    "Drawn",
+    "Pool",
+    "RunningMean",
+    "ShuffledPasses",
+    "Smoothing",
+    "Source",
+    "SumTree",
+    "Uniform",
+    "WholeDataset",
+    "draw_from_pool",
+    "make_smoothing",
+]

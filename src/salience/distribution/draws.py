@@ -1,0 +1,236 @@
+"""Where the next examples come from: shuffled passes, the whole dataset, or a pool."""
+
+from typing import Any, NamedTuple, Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience import functional
+from salience.distribution.smoothing import Smoothing
+from salience.distribution.tree import SumTree
+from salience.errors import ArgumentError
+from salience.functional import Scheme
+from salience.scores import Score
+
+__all__ = ["Drawn", "Pool", "ShuffledPasses", "Source", "Uniform", "WholeDataset", "draw_from_pool"]
+
+CHUNK = 65536  # examples scored at a time when the whole dataset is
+
+
+class Drawn(NamedTuple):
+    """A draw and everything about it that changes later, fixed now."""
+
+    indices: Tensor  # [n] positions in the dataset
+    p: Tensor  # [n] their probabilities, float64
+    pool: int  # M, the number of candidates
+    scores: Tensor  # [n] what they were drawn by
+
+
+class Source(Protocol):
+    """Draws examples known by index, and is told which scores have changed."""
+
+    def draw(self, n: int) -> Drawn: ...
+
+    def refresh(self, indices: Tensor) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@final
+class ShuffledPasses:
+    """All positions in random order, then all again: each exactly once per pass."""
+
+    def __init__(self, n: int, generator: torch.Generator) -> None:
+        self.n = n
+        self._generator = generator
+        self._order = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._at = 0
+
+    def take(self, count: int, *, whole: bool = True) -> Tensor:
+        """The next ``count`` positions; without ``whole``, no further than the end of the pass."""
+        if self._at >= len(self._order):
+            self._order = torch.randperm(self.n, generator=self._generator, device="cpu")
+            self._at = 0
+        part = self._order[self._at : self._at + count]
+        self._at += len(part)
+        if whole and len(part) < count:
+            return torch.cat([part, self.take(count - len(part))])
+        return part
+
+    def end(self) -> None:
+        """Leave the rest of this pass: what is taken next begins a new one."""
+        self._order = self._order[:0]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": self._order[self._at :].clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._order, self._at = state["order"].clone(), 0
+
+
+@final
+class Uniform:
+    """Ordinary shuffled epochs: p_i = 1 / N and no score."""
+
+    def __init__(self, n: int, generator: torch.Generator, *, drop_last: bool = False) -> None:
+        self.passes = ShuffledPasses(n, generator)
+        self._drop_last = drop_last
+        self._ones = torch.empty(0, dtype=torch.float64, device="cpu")
+
+    def draw(self, n: int) -> Drawn:
+        indices = self.passes.take(n, whole=False)
+        if self._drop_last and len(indices) < n:
+            indices = self.passes.take(n, whole=False)
+        if len(self._ones) < n:
+            self._ones = torch.ones(n, dtype=torch.float64, device="cpu")
+        ones = self._ones[: len(indices)]
+        return Drawn(indices, ones / self.passes.n, self.passes.n, ones)
+
+    def refresh(self, indices: Tensor) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.passes.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.passes.load_state_dict(state)
+
+
+@final
+class WholeDataset:
+    """Draws from all N examples through a sum tree, in time that hardly grows with N.
+
+    Examples whose score is not known yet (nan) stand at the largest score seen so far, so that
+    they are visited first; as one number for all of them it can move without touching the tree.
+    """
+
+    _SCORE, _UNKNOWN = 0, 1
+
+    def __init__(
+        self,
+        n: int,
+        score: Score,
+        smoothing: Smoothing,
+        scheme: Scheme,
+        generator: torch.Generator,
+    ) -> None:
+        self._score, self._smoothing = score, smoothing
+        self._scheme: Scheme = scheme
+        self._generator = generator
+        self._tree = SumTree(n, columns=2)
+        self._optimism = 0.0
+        self._unknown = float(n)
+        scores = torch.cat(
+            [score.score(part, None) for part in torch.split(torch.arange(n, device="cpu"), CHUNK)]
+        )
+        self._fill(scores.numpy())
+
+    def draw(self, n: int) -> Drawn:
+        tree = self._tree
+        # With nothing known, any positive optimism makes all equal.
+        rates = (1.0, (self._optimism or 1.0) if self._unknown else 0.0)
+        total = tree.total(rates)
+        floor = float(self._smoothing.constant(total / tree.n))
+        if total + floor <= 0:  # every score and the smoothing are zero: all alike
+            rates, total, floor = (0.0, 0.0), 0.0, 1.0
+        points = functional.points(n, generator=self._generator, scheme=self._scheme)
+        found = tree.find(points.numpy(), rates, floor)
+        mass = tree.mass(found, rates, floor)
+        p = torch.from_numpy(mass / (total + floor * tree.n))
+        return Drawn(torch.from_numpy(found), p, tree.n, torch.from_numpy(mass - floor))
+
+    def refresh(self, indices: Tensor) -> None:
+        if not len(indices):
+            return
+        at = indices.numpy()
+        scores = self._score.score(indices, None).numpy().astype(np.float64)
+        if self._unknown or not (scores.min() >= 0 and scores.max() < np.inf):
+            unknown = _unknown(scores, at)
+            self._tree.put(self._UNKNOWN, at, unknown.astype(np.float64))
+            self._unknown = self._tree.total((0.0, 1.0))
+            scores[unknown] = 0.0
+        self._tree.put(self._SCORE, at, scores)
+        self._optimism = max(self._optimism, float(scores.max()))
+
+    def _fill(self, scores: Any) -> None:
+        unknown = _unknown(scores, None)
+        known = np.where(unknown, 0.0, scores)
+        self._tree.fill(self._SCORE, known)
+        self._tree.fill(self._UNKNOWN, unknown.astype(np.float64))
+        self._unknown = float(unknown.sum())
+        self._optimism = max(self._optimism, float(known.max()))
+
+    def state_dict(self) -> dict[str, Any]:
+        scores = self._tree.column(self._SCORE).copy()
+        scores[self._tree.column(self._UNKNOWN) > 0] = np.nan
+        return {"scores": torch.from_numpy(scores), "optimism": self._optimism}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimism = state["optimism"]
+        self._fill(state["scores"].numpy())
+
+
+@final
+class Pool:
+    """The paper's Algorithm 1: a uniform pool of ``size`` candidates, then a draw within it."""
+
+    def __init__(
+        self,
+        n: int,
+        size: int,
+        score: Score,
+        smoothing: Smoothing,
+        scheme: Scheme,
+        generator: torch.Generator,
+    ) -> None:
+        self.size = size
+        self.passes = ShuffledPasses(n, generator)
+        self._score, self._smoothing = score, smoothing
+        self._scheme: Scheme = scheme
+        self._generator = generator
+        self._optimism = 0.0
+
+    def draw(self, n: int) -> Drawn:
+        candidates = self.passes.take(self.size)
+        scores = self._score.score(candidates, None)
+        unknown = torch.from_numpy(_unknown(scores.numpy(), candidates.numpy()))
+        self._optimism = max(self._optimism, float(scores.masked_fill(unknown, 0.0).max()))
+        scores = scores.masked_fill(unknown, self._optimism)
+        positions, p = draw_from_pool(scores, n, self._smoothing, self._scheme, self._generator)
+        return Drawn(candidates[positions], p, self.size, scores[positions])
+
+    def refresh(self, indices: Tensor) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.passes.state_dict(), "optimism": self._optimism}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.passes.load_state_dict(state)
+        self._optimism = state["optimism"]
+
+
+def _unknown(scores: Any, indices: Any) -> Any:
+    """True where a score is nan, after refusing what no score can be."""
+    unknown = np.isnan(scores)
+    bad = ~(unknown | ((scores >= 0) & (scores < np.inf)))
+    if bad.any():
+        i = int(bad.argmax())
+        raise ArgumentError(
+            f"scores must be finite and >= 0 (nan: not known yet); the score of example "
+            f"{i if indices is None else indices[i]} is {scores[i]:g}: look at the score given"
+        )
+    return unknown
+
+
+def draw_from_pool(
+    scores: Tensor, n: int, smoothing: Smoothing, scheme: Scheme, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """``n`` positions in the pool that ``scores`` belong to, and their probabilities."""
+    q = functional.smooth(scores, smoothing.constant(scores.mean()))
+    p = functional.probabilities(q)
+    positions = functional.draw(p, n, generator=generator, scheme=scheme)
+    return positions, p[positions]

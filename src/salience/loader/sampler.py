@@ -1,0 +1,370 @@
+"""Draws and what is learned from them, for people with their own plumbing."""
+
+import math
+import time
+from typing import Any, Literal, NamedTuple, final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from salience import functional
+from salience.data.labels import as_labels
+from salience.distribution import (
+    Drawn,
+    Pool,
+    RunningMean,
+    Smoothing,
+    Source,
+    Uniform,
+    WholeDataset,
+    draw_from_pool,
+    make_smoothing,
+)
+from salience.errors import ArgumentError, LossError, StateError, UsageError
+from salience.functional import Scheme
+from salience.loader.metrics import Seen, Window
+from salience.scores import Score, make_score
+from salience.weights import bad_losses, per_example, refuse_bad
+
+__all__ = ["BadLoss", "Draw", "ImportanceSampler", "Record"]
+
+BadLoss = Literal["raise", "skip"]
+
+VERSION = 1  # of the saved state
+OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
+
+
+class Draw(NamedTuple):
+    """Which examples to train on, and by what to multiply their losses."""
+
+    indices: Tensor  # [batch] positions in the dataset
+    weights: Tensor  # [batch] multiply the per-example losses by these
+
+
+class Record(NamedTuple):
+    """A draw with what must be remembered of it until its losses come back."""
+
+    indices: Tensor  # [batch]
+    weights: Tensor  # [batch] alpha_i
+    inverse: Tensor  # [batch] 1 / (M p_i): makes a mean over the batch unbiased
+    scores: Tensor  # [batch] what they were drawn by
+
+
+@final
+class ImportanceSampler:
+    """Draws batches of indices by importance, with weights; learns from the losses.
+
+    Example::
+
+        sampler = ImportanceSampler(len(dataset), batch_size=128)
+        indices, weights = sampler.draw()
+        losses = per_example_losses(dataset[indices])
+        (weights * losses).mean().backward()
+        sampler.update(indices, losses)
+
+    ``draw`` serves the scores that are known by index (``uniform``, ``history``, ``approx``);
+    ``choose`` serves those that need the model and a pool of examples (there ``n`` may be None:
+    a stream). The arguments are those of ``ImportanceLoader``.
+    """
+
+    def __init__(
+        self,
+        n: int | None,
+        batch_size: int,
+        *,
+        score: str | Score = "auto",
+        k: float = 0.5,
+        smoothing: float | str | Smoothing = "adaptive",
+        presample: float | None = None,
+        draw: Scheme = "systematic",
+        model: nn.Module | None = None,
+        loss: Any = None,
+        labels: Any = None,
+        on_bad_loss: BadLoss = "raise",
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        _check(n, batch_size, k, draw, on_bad_loss, seed)
+        self.n, self.batch_size, self.k = n, batch_size, float(k)
+        classes = None if labels is None or n is None else as_labels(labels, n).labels
+        self._smoothing = make_smoothing(smoothing)
+        self.score_name, self.score = make_score(
+            score, n=n or 0, labels=classes, model=model, loss=loss, seed=seed
+        )
+        self.deferred = False
+        self._scheme: Scheme = draw
+        self._on_bad_loss = on_bad_loss
+        self._generator = torch.Generator(device="cpu").manual_seed(seed)
+        self.source = self._make_source(presample, drop_last)
+        self._ones = torch.ones(batch_size, dtype=torch.float32, device="cpu")
+        self._outstanding: dict[bytes, Record] = {}
+        self._mean_loss = RunningMean()
+        self._window = Window()
+        self.step = 0
+        self.skipped = 0
+        self.seconds = 0.0
+
+    @property
+    def uniform(self) -> bool:
+        """Whether this is ordinary shuffling, with every weight 1."""
+        return self.score_name == "uniform"
+
+    @property
+    def skips_bad(self) -> bool:
+        """Whether bad losses are left out instead of reported."""
+        return self._on_bad_loss == "skip"
+
+    def _make_source(self, presample: float | None, drop_last: bool) -> Source | None:
+        pool = _pool_size(self.n, self.batch_size, presample, self.score)
+        if self.n is None:
+            return None
+        if self.uniform:
+            return Uniform(self.n, self._generator, drop_last=drop_last)
+        parts = (self.score, self._smoothing, self._scheme, self._generator)
+        if pool is None:
+            return WholeDataset(self.n, *parts)
+        return Pool(self.n, pool, *parts)
+
+    def draw(self) -> Draw:
+        """The next batch: indices and weights, both on the host."""
+        record = self.next_record()
+        if len(self._outstanding) >= OUTSTANDING:
+            del self._outstanding[next(iter(self._outstanding))]
+        self._outstanding[record.indices.numpy().tobytes()] = record
+        return Draw(record.indices, record.weights)
+
+    def next_record(self) -> Record:
+        """``draw``, for callers that keep the record themselves and give it back to ``learn``."""
+        if self.source is None or not self.score.by_index:
+            raise UsageError(
+                f"score {self.score_name!r} needs the examples themselves: use ImportanceLoader, "
+                f"or choose(indices, batch) with a pool of them"
+            )
+        start = time.perf_counter()
+        drawn = self.source.draw(self.batch_size)
+        if self.uniform:
+            record = Record(
+                drawn.indices, self._ones[: len(drawn.indices)], drawn.scores, drawn.scores
+            )
+        else:
+            record = self._weigh(drawn)
+        self.seconds += time.perf_counter() - start
+        return record
+
+    def choose(self, indices: Tensor, batch: Any) -> tuple[Tensor, Record]:
+        """For scores that need the model: positions in a pool of examples, and their record.
+
+        ``indices`` [M] are the pool's dataset positions on the host, ``batch`` is the pool on the
+        model's device, where positions and record then live. Nothing waits for that device.
+        """
+        if len(indices) < self.batch_size:
+            raise ArgumentError(
+                f"batch_size {self.batch_size} is larger than the pool of {len(indices)} examples: "
+                f"give larger pools or a smaller batch_size"
+            )
+        start = time.perf_counter()
+        scores = self.score.score(indices, batch)
+        bad = bad_losses(scores)
+        if self.readable(scores) and bool(bad.any()):
+            self._bad_scores(bad, scores, indices)
+        # A bad score counts for nothing; if its example is drawn all the same, the loss tells.
+        scores = torch.where(bad, torch.zeros_like(scores), scores)
+        positions, p = draw_from_pool(
+            scores, self.batch_size, self._smoothing, self._scheme, self._generator
+        )
+        chosen = indices.to(scores.device, non_blocking=True)[positions]
+        record = self._weigh(Drawn(chosen, p, len(indices), scores[positions]))
+        self.seconds += time.perf_counter() - start
+        return positions, record
+
+    def _weigh(self, drawn: Drawn) -> Record:
+        alpha = functional.weights(drawn.p, self.k, pool=drawn.pool)
+        inverse = functional.weights(drawn.p, 1.0, pool=drawn.pool)
+        return Record(drawn.indices, alpha.to(torch.float32), inverse, drawn.scores)
+
+    def readable(self, tensor: Tensor) -> bool:
+        """Whether its values can be looked at without waiting for an accelerator."""
+        return tensor.device.type == "cpu" and not self.deferred
+
+    def update(self, indices: Tensor, losses: Tensor) -> None:
+        """Learn the losses of a training pass, one per index.
+
+        Give back the indices of a draw as they were, so that the probabilities at the time of the
+        draw are found again; other indices are taken as a uniform sample. Repeated indices count
+        as one observation with the mean of their losses.
+        """
+        indices = _host_indices(indices, self.n)
+        losses = per_example(losses.detach(), len(indices)).to("cpu", torch.float32)
+        key = indices.numpy().tobytes()
+        record = self._outstanding.get(key)
+        if record is None:
+            ones = torch.ones(len(indices), dtype=torch.float64, device="cpu")
+            record = Record(indices, ones.float(), ones, ones)
+        self.learn(record, losses)
+        self._outstanding.pop(key, None)
+
+    def learn(self, record: Record, losses: Tensor) -> None:
+        """Learn the losses of ``record``; everything is on the host, ``losses`` float32 [batch]."""
+        start = time.perf_counter()
+        values = losses.numpy()
+        # One look at the extremes finds every bad loss: nan passes no comparison.
+        if not (values.min() >= 0 and values.max() < math.inf):
+            record, losses = self._without_bad(record, losses)
+        self.step += 1
+        if len(losses):
+            self._learn(record, losses)
+        self.seconds += time.perf_counter() - start
+
+    def _without_bad(self, record: Record, losses: Tensor) -> tuple[Record, Tensor]:
+        bad = bad_losses(losses)
+        if not self.skips_bad:
+            refuse_bad(bad, losses, record.indices, self.step + 1)
+        self.skipped += int(bad.sum())
+        return Record(*(part[~bad] for part in record)), losses[~bad]
+
+    def _learn(self, record: Record, losses: Tensor) -> None:
+        mean_loss = _mean(record.inverse, losses)
+        self._mean_loss.update(mean_loss)
+        self._window.append(Seen(*record, losses))
+        if self.uniform:
+            return
+        in_losses = self.score.unit == "loss"
+        self._smoothing.update(mean_loss if in_losses else _mean(record.inverse, record.scores))
+        changed = self.score.update(*_distinct(record.indices, losses))
+        if self.source is not None:
+            self.source.refresh(changed)
+
+    def metrics(self) -> dict[str, float]:
+        """Plain floats about the last steps; nan where nothing is known yet."""
+        return {
+            "mean_loss": self._mean_loss.value,
+            **self._window.summary(),
+            "active": 0.0 if self.uniform else 1.0,
+            "skipped_losses": float(self.skipped),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values, enough to continue exactly."""
+        return {
+            "version": VERSION,
+            "n": self.n,
+            "score": self.score_name,
+            "presample": type(self.source).__name__,
+            "step": self.step,
+            "skipped": self.skipped,
+            "rng": self._generator.get_state(),
+            "mean_loss": self._mean_loss.state_dict(),
+            "smoothing": self._smoothing.state_dict(),
+            "score_state": self.score.state_dict(),
+            "source": {} if self.source is None else self.source.state_dict(),
+            "outstanding": [tuple(record) for record in self._outstanding.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken; refuses the state of something else."""
+        self._check_state(state)
+        self.step, self.skipped = state["step"], state["skipped"]
+        self._generator.set_state(state["rng"].cpu())
+        self._mean_loss.load_state_dict(state["mean_loss"])
+        self._smoothing.load_state_dict(state["smoothing"])
+        self.score.load_state_dict(state["score_state"])
+        if self.source is not None:
+            self.source.load_state_dict(state["source"])
+        records = [Record(*parts) for parts in state["outstanding"]]
+        self._outstanding = {record.indices.numpy().tobytes(): record for record in records}
+        self._window = Window()
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        if state.get("version") != VERSION:
+            raise StateError(
+                f"state has version {state.get('version')!r}, this release reads {VERSION}: "
+                f"pass what state_dict() of an ImportanceLoader or ImportanceSampler returned"
+            )
+        mine = {"n": self.n, "score": self.score_name, "presample": type(self.source).__name__}
+        for key, value in mine.items():
+            if state[key] != value:
+                what = {"n": "dataset size", "presample": "kind of draw"}.get(key, key)
+                raise StateError(
+                    f"state was saved with {what} {state[key]!r}, this one has {value!r}: "
+                    f"load it into a loader made with the same arguments"
+                )
+
+    def _bad_scores(self, bad: Tensor, scores: Tensor, indices: Tensor) -> None:
+        if self.skips_bad:
+            return
+        i = int(bad.nonzero()[0])
+        raise LossError(
+            f"scores must be finite and >= 0; score {float(scores[i]):g} of example "
+            f"{int(indices[i])} (pool of {len(indices)}) at step {self.step + 1}: the model gave a "
+            f"bad loss; lower the learning rate, or pass on_bad_loss='skip'"
+        )
+
+
+def _mean(inverse: Tensor, values: Tensor) -> float:
+    """(1/B) sum_i values_i / (M p_i), unbiased for the mean over the dataset."""
+    return float(inverse.numpy() @ values.numpy()) / len(values)
+
+
+def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
+    """One loss per distinct index, the mean of the repeated ones."""
+    ordered = np.sort(indices.numpy())
+    if not (ordered[1:] == ordered[:-1]).any():
+        return indices, losses
+    distinct, place, counts = torch.unique(indices, return_inverse=True, return_counts=True)
+    return distinct, losses.new_zeros(len(distinct)).index_add_(0, place, losses) / counts
+
+
+def _host_indices(indices: Any, n: int | None) -> Tensor:
+    """int64 [batch] on the host, within the dataset."""
+    given: Tensor = torch.as_tensor(indices, device="cpu")
+    if given.ndim != 1 or given.is_floating_point() or given.dtype == torch.bool:
+        raise ArgumentError(
+            f"indices must be whole numbers of shape [batch]; "
+            f"got {given.dtype} of shape {list(given.shape)}"
+        )
+    outside = (given < 0) | (given >= n) if n is not None else given < 0
+    if bool(outside.any()):
+        value = int(given[outside][0])
+        raise ArgumentError(f"index {value} is out of range for a dataset of {n} examples")
+    return given.to(torch.int64)
+
+
+def _pool_size(n: int | None, batch: int, presample: float | None, score: Score) -> int | None:
+    """Candidates per draw; None for the whole dataset."""
+    if presample is not None and not (
+        isinstance(presample, int | float) and math.isfinite(presample) and presample > 0
+    ):
+        raise ArgumentError(f"presample must be a number >= 1 or None; got {presample!r}")
+    if presample is None and not score.by_index:
+        presample = 2
+    size = None if presample is None else round(presample * batch)
+    pool = min(size or n, n) if n is not None else size
+    if type(score).__name__ != "Uniform" and pool is not None and batch > pool:
+        where = (
+            f"dataset of {n} examples" if pool == n else f"pool of {pool} (presample {presample})"
+        )
+        raise ArgumentError(
+            f"batch_size {batch} is larger than the {where}: make the batch smaller"
+            + ("" if pool == n else " or presample at least 1")
+        )
+    return None if size is None else pool
+
+
+def _check(
+    n: int | None, batch_size: int, k: float, draw: str, on_bad_loss: str, seed: int
+) -> None:
+    if n is not None and n < 1:
+        raise ArgumentError(f"the dataset is empty ({n} examples): there is nothing to draw")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ArgumentError(f"batch_size must be a whole number >= 1; got {batch_size!r}")
+    if not (isinstance(k, int | float) and math.isfinite(k) and k <= 1):
+        raise ArgumentError(f"k must be a finite number <= 1 (1 is unbiased); got {k!r}")
+    if draw not in get_args(Scheme):
+        raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {draw!r}")
+    if on_bad_loss not in get_args(BadLoss):
+        raise ArgumentError(
+            f"on_bad_loss must be one of {', '.join(get_args(BadLoss))}; got {on_bad_loss!r}"
+        )
+    if not isinstance(seed, int):
+        raise ArgumentError(f"seed must be a whole number; got {seed!r}")

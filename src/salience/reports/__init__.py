@@ -1,0 +1,1 @@
+"""Tables, figures and sentences, made only from what experiments recorded."""

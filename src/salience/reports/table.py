@@ -1,0 +1,69 @@
+"""The summary as a table for the terminal: one column per method, one row per measure."""
+
+from rich import box
+from rich.table import Table
+
+from salience.experiments.summary import MethodSummary, Summary
+from salience.reports import numbers
+
+__all__ = ["summary_table"]
+
+MEASURES = (
+    "final train loss",
+    "worst train loss",
+    "test error",
+    "cost of a step",
+    "steps to target",
+    "  each seed alone",
+    "time to target",
+)
+
+
+def summary_table(summary: Summary) -> Table:
+    """A rich table of the summary; ratios are over the baseline."""
+    methods = summary["methods"]
+    table = Table(box=box.SIMPLE_HEAD, title=_title(summary), caption=_caption(summary))
+    table.title_style, table.caption_style = "bold", "dim"
+    table.title_justify = table.caption_justify = "left"
+    table.add_column("")
+    for name in methods:
+        table.add_column(name, justify="right", no_wrap=True)
+    columns = [_column(method) for method in methods.values()]
+    for measure, *cells in zip(MEASURES, *columns, strict=True):
+        table.add_row(measure, *cells)
+    return table
+
+
+def _column(method: MethodSummary) -> list[str]:
+    final = method["final"]
+    return [
+        numbers.spread(final["train_loss"]),
+        numbers.spread(final["train_max_loss"]),
+        numbers.spread(final["test_error"], scale=100) + "%",
+        numbers.ratio(method["step_cost_ratio"]),
+        numbers.ratio(method["steps_to_target_ratio"]),
+        _seeds(method["seeds_to_target"]),
+        numbers.ratio(method["time_to_target_ratio"]),
+    ]
+
+
+def _seeds(ratios: list[float | None]) -> str:
+    """The range over seeds, and how many of them got there when not all did."""
+    reached = sorted(value for value in ratios if value is not None)
+    if not reached:
+        return f"0 of {len(ratios)}"
+    text = f"{numbers.ratio(reached[0])} to {numbers.ratio(reached[-1])}"
+    return text if len(reached) == len(ratios) else f"{len(reached)} of {len(ratios)}: {text}"
+
+
+def _title(summary: Summary) -> str:
+    final = summary["methods"][summary["baseline"]]["final"]
+    seeds = final["train_loss"]["n"]
+    evidence = f"mean ± standard deviation of {seeds} seeds" if seeds > 1 else "one seed, no spread"
+    return f"{summary['task']}, {final['step']} steps, {evidence}"
+
+
+def _caption(summary: Summary) -> str:
+    target = numbers.loss(summary["target_train_loss"])
+    base = summary["baseline"]
+    return f"target: train loss {target}, where {base} ended (its ratios are 1)"

@@ -1,0 +1,63 @@
+"""What was measured, in a plain sentence that follows from the numbers, whoever won."""
+
+import math
+
+from salience.experiments.summary import Final, MethodSummary, Summary
+from salience.reports import numbers
+
+__all__ = ["verdicts"]
+
+
+def verdicts(summary: Summary) -> list[str]:
+    """One sentence per method other than the baseline."""
+    baseline = summary["methods"][summary["baseline"]]
+    return [
+        f"{_train(name, method, summary)}; {_test(method['final'], baseline['final'])}."
+        for name, method in summary["methods"].items()
+        if name != summary["baseline"]
+    ]
+
+
+def _train(name: str, method: MethodSummary, summary: Summary) -> str:
+    goal = (
+        f"the train loss at which {summary['baseline']} sampling ended "
+        f"({numbers.loss(summary['target_train_loss'])})"
+    )
+    steps, time = method["steps_to_target_ratio"], method["time_to_target_ratio"]
+    if steps is None or time is None:
+        final = method["final"]
+        return (
+            f"Importance sampling ({name}) did not reach {goal} in {final['step']} steps: "
+            f"it ended at {numbers.loss(final['train_loss']['mean'])}"
+        )
+    return (
+        f"To reach {goal}, importance sampling ({name}) needed {_effort(steps, time)}"
+        f"{_cost(method['step_cost_ratio'])}"
+    )
+
+
+def _effort(steps: float, time: float) -> str:
+    """Steps and time; "but" where the two point in different directions."""
+    joint = "and" if (steps < 1) == (time < 1) else "but"
+    return (
+        f"{numbers.percent(steps)} of the steps {joint} {numbers.percent(time)} "
+        f"of the training time"
+    )
+
+
+def _cost(ratio: float | None) -> str:
+    return "" if ratio is None else f", at {ratio:.2f} times the cost per step"
+
+
+def _test(final: Final, baseline: Final) -> str:
+    ours, theirs = final["test_error"], baseline["test_error"]
+    text = (
+        f"its test error was {numbers.percent(ours['mean'], 2)} "
+        f"against {numbers.percent(theirs['mean'], 2)}"
+    )
+    if ours["std"] is None or theirs["std"] is None:
+        return text + ", from one seed"
+    # Two standard errors of the difference: less than that is what chance does with these seeds.
+    noise = 2 * math.hypot(ours["std"], theirs["std"]) / math.sqrt(min(ours["n"], theirs["n"]))
+    same = abs(ours["mean"] - theirs["mean"]) <= noise
+    return text + (f", a difference within the noise of {ours['n']} seeds" if same else "")

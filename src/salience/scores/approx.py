@@ -1,0 +1,138 @@
+"""The paper's approximation: a small LSTM predicts each loss from its history and its class."""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from salience.scores.protocol import Unit
+
+__all__ = ["Approx", "LossPredictor", "LossRecord"]
+
+LENGTH = 10  # remembered losses per example
+HIDDEN = 32  # of the LSTM, and of the class embedding
+
+
+@final
+class LossRecord:
+    """The last ``LENGTH`` losses of each example, oldest first, and how many there are.
+
+    The count says what is history and what is padding, so a true loss of zero stays a loss.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.losses = torch.zeros(n, LENGTH, dtype=torch.float32, device="cpu")
+        self.counts = torch.zeros(n, dtype=torch.uint8, device="cpu")
+
+    def append(self, indices: Tensor, losses: Tensor) -> None:
+        """Add one loss to each of the distinct ``indices``, dropping the oldest of a full row."""
+        rows, counts = self.losses[indices], self.counts[indices].long()
+        full = (counts == LENGTH).unsqueeze(1)
+        rows = torch.where(full, rows.roll(-1, 1), rows)
+        at = counts.clamp(max=LENGTH - 1).unsqueeze(1)
+        self.losses[indices] = rows.scatter(1, at, losses.unsqueeze(1))
+        self.counts[indices] = (counts + 1).clamp(max=LENGTH).to(torch.uint8)
+
+
+@final
+class LossPredictor(nn.Module):
+    """M_i = w . [LSTM(history_i), embedding(class_i)] + b; the history alone without classes."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        place: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
+        self.lstm = nn.LSTM(1, HIDDEN, batch_first=True, **place)
+        self.embedding = nn.Embedding(classes, HIDDEN, **place) if classes else None
+        self.linear = nn.Linear(2 * HIDDEN if classes else HIDDEN, 1, **place)
+
+    def forward(self, losses: Tensor, counts: Tensor, classes: Tensor | None) -> Tensor:
+        """[n, LENGTH] losses, [n] counts, [n] classes -> [n] predicted losses."""
+        states = self.lstm(losses.unsqueeze(-1))[0]
+        last = (counts.long() - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, HIDDEN)
+        hidden = states.gather(1, last).squeeze(1) * (counts > 0).unsqueeze(1)
+        if self.embedding is not None:
+            hidden = torch.cat([hidden, self.embedding(classes)], dim=1)
+        out: Tensor = self.linear(hidden).squeeze(1)
+        return out
+
+
+@final
+class Approx:
+    """s_i = predicted loss, from a model trained alongside with Adam on the squared error.
+
+    It lives on the host whatever the device of the trained model, and so overlaps with it.
+    ``refresh``: how many further examples per step get a new prediction when draws cover the
+    whole dataset, where predictions are kept and not made anew at each draw.
+    """
+
+    by_index = True
+    unit: Unit = "loss"
+
+    def __init__(
+        self,
+        n: int,
+        labels: Tensor | None = None,
+        *,
+        seed: int = 0,
+        learning_rate: float = 1e-3,
+        refresh: int = 128,
+    ) -> None:
+        self._n = n
+        self._refresh = min(refresh, n)
+        self._labels = labels
+        self._record = LossRecord(n)
+        self._next = 0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._model = LossPredictor(0 if labels is None else int(labels.max()) + 1)
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=learning_rate)
+
+    def predict(self, indices: Tensor) -> Tensor:
+        """The model's output for ``indices``, which may be below zero."""
+        record = self._record
+        classes = None if self._labels is None else self._labels[indices]
+        # The user may call from within autocast; this model is its own.
+        with torch.autocast("cpu", enabled=False):
+            out: Tensor = self._model(record.losses[indices], record.counts[indices], classes)
+        return out
+
+    @torch.no_grad()
+    def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
+        return self.predict(indices).clamp(min=0)
+
+    @torch.enable_grad()
+    def update(self, indices: Tensor, losses: Tensor) -> Tensor:
+        self._optimizer.zero_grad()
+        # The history is still that of before this step: it predicts the losses now seen.
+        error = (self.predict(indices) - losses).square().mean()
+        torch.autograd.backward(error)
+        self._optimizer.step()
+        self._record.append(indices, losses)
+        others = (self._next + torch.arange(self._refresh, device="cpu")) % self._n
+        self._next = (self._next + self._refresh) % self._n
+        return torch.cat([indices, others])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "losses": self._record.losses.clone(),
+            "counts": self._record.counts.clone(),
+            "next": self._next,
+            "model": {name: value.clone() for name, value in self._model.state_dict().items()},
+            "optimizer": _copied(self._optimizer.state_dict()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._record.losses.copy_(state["losses"])
+        self._record.counts.copy_(state["counts"])
+        self._next = state["next"]
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(_copied(state["optimizer"]))
+
+
+def _copied(tree: Any) -> Any:
+    """The same nesting with its tensors cloned, so that training on does not change it."""
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_copied(value) for value in tree)
+    return tree.clone() if isinstance(tree, Tensor) else tree

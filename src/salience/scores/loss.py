@@ -1,0 +1,28 @@
+"""The score ``"loss"``: how wrong the model is about each example."""
+
+from typing import Any, ClassVar, final
+
+from torch import Tensor
+
+from salience.scores.model import ModelScore, per_example, scoring, wide
+from salience.scores.protocol import Unit
+
+__all__ = ["Loss"]
+
+
+@final
+class Loss(ModelScore):
+    """s_i = L(f(x_i; theta), y_i), with f, L = ``model``, ``loss``.
+
+    One forward pass without a graph, layers in evaluation mode unless ``mode="train"``. Buffers,
+    gradients, flags and random numbers of the training run stay as they are.
+    """
+
+    name: ClassVar[str] = "loss"
+    unit: Unit = "loss"
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:
+        """The loss of each example in ``batch``."""
+        with scoring(self.model, self.mode):
+            losses = per_example(self.loss(self.model, batch), len(indices))
+        return wide(losses.detach())

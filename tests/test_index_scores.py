@@ -1,0 +1,167 @@
+"""History and the LSTM approximation: what they remember and what they predict."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from salience import ImportanceSampler
+from salience.scores.approx import HIDDEN, LENGTH, Approx, LossPredictor, LossRecord
+from salience.scores.history import History
+
+
+def test_history_is_the_last_observed_loss_and_nan_before_it() -> None:
+    score = History(4)
+    score.update(torch.tensor([2, 0]), torch.tensor([0.5, 0.0]))
+    score.update(torch.tensor([2]), torch.tensor([0.25]))
+    assert score.score(torch.tensor([2, 0]), None).tolist() == [0.25, 0.0]
+    assert score.score(torch.tensor([1, 3]), None).isnan().all()
+
+
+def test_unseen_examples_stand_at_the_running_maximum() -> None:
+    sampler = ImportanceSampler(10, 2, score="history", smoothing=0.0, k=1)
+    sampler.update(torch.tensor([0, 1, 2]), torch.tensor([1.0, 4.0, 0.5]))
+    sampler.update(torch.tensor([1]), torch.tensor([2.0]))
+    # seven unseen at 4, and 1, 2, .5: the maximum is a running one
+    total = 7 * 4 + 3.5
+    for _ in range(30):
+        record = sampler.next_record()
+        scores = [{0: 1.0, 1: 2.0, 2: 0.5}.get(i, 4.0) for i in record.indices.tolist()]
+        torch.testing.assert_close(
+            record.inverse, torch.tensor([total / (10 * s) for s in scores]).double()
+        )
+        assert record.scores.tolist() == pytest.approx(scores)
+
+
+def test_unseen_examples_are_visited_first() -> None:
+    n, batch = 1000, 50
+    sampler = ImportanceSampler(n, batch, score="history", smoothing=0.0)
+    seen: set[int] = set()
+    for step in range(24):
+        indices, _ = sampler.draw()
+        seen |= set(indices.tolist())
+        sampler.update(indices, torch.full((batch,), 5.0 if step == 0 else 0.01))
+    assert len(seen) > 0.99 * n  # uniform draws would have seen 70 %
+
+
+def test_repeated_indices_count_as_one_observation_with_their_mean_loss() -> None:
+    sampler = ImportanceSampler(5, 4, score="history")
+    sampler.update(torch.tensor([3, 3, 1, 3]), torch.tensor([1.0, 2.0, 7.0, 6.0]))
+    assert sampler.score.score(torch.tensor([3, 1]), None).tolist() == [3.0, 7.0]
+    approx = ImportanceSampler(5, 4, score="approx")
+    approx.update(torch.tensor([3, 3, 1, 3]), torch.tensor([1.0, 2.0, 7.0, 6.0]))
+    record = approx.score._record
+    assert record.counts.tolist() == [0, 1, 0, 1, 0]
+    assert record.losses[:, 0].tolist() == [0, 7, 0, 3, 0]
+
+
+def test_the_record_keeps_the_last_ten_losses_oldest_first() -> None:
+    record = LossRecord(3)
+    for step in range(13):
+        record.append(torch.tensor([1]), torch.tensor([float(step)]))
+    record.append(torch.tensor([0, 2]), torch.tensor([0.0, 5.0]))
+    assert record.losses[1].tolist() == [float(step) for step in range(3, 13)]
+    assert record.counts.tolist() == [1, LENGTH, 1]
+    assert record.losses[2].tolist() == [5.0] + [0.0] * 9
+
+
+def by_hand(model: LossPredictor, history: list[float], label: int | None) -> Tensor:
+    """The paper's predictor for one example: only real losses go through the LSTM."""
+    hidden = torch.zeros(HIDDEN)
+    if history:
+        _, (h, _) = model.lstm(torch.tensor(history).view(1, -1, 1))
+        hidden = h.flatten()
+    parts = [hidden] if label is None else [hidden, model.embedding.weight[label]]
+    return model.linear(torch.cat(parts))[0]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_predictor_sees_the_history_and_the_class_and_no_padding(labelled: bool) -> None:
+    labels = torch.tensor([2, 0, 1, 1]) if labelled else None
+    score = Approx(4, labels, seed=3)
+    histories: list[list[float]] = [[], [0.0], [0.3, 0.0, 0.7], [float(i) for i in range(10)]]
+    for i, history in enumerate(histories):
+        for loss in history:
+            score._record.append(torch.tensor([i]), torch.tensor([loss]))
+    with torch.no_grad():
+        predicted = score.predict(torch.arange(4))
+        expected = [
+            by_hand(score._model, history, int(labels[i]) if labels is not None else None)
+            for i, history in enumerate(histories)
+        ]
+    torch.testing.assert_close(predicted, torch.stack(expected))
+    assert (score.score(torch.arange(4), None) == predicted.clamp(min=0)).all()
+
+
+def test_a_true_loss_of_zero_is_not_padding() -> None:
+    score = Approx(2, None)
+    score._record.append(torch.tensor([0]), torch.tensor([0.0]))
+    with torch.no_grad():
+        first, second = score.predict(torch.arange(2))
+    assert float(first) != float(second)
+
+
+def test_sizes_are_the_papers() -> None:
+    model = LossPredictor(classes=10)
+    assert (LENGTH, model.lstm.input_size, model.lstm.hidden_size) == (10, 1, 32)
+    assert tuple(model.embedding.weight.shape) == (10, 32)
+    assert tuple(model.linear.weight.shape) == (1, 64)
+
+
+def test_one_update_is_one_adam_step_on_the_squared_error_of_the_old_history() -> None:
+    labels = torch.tensor([0, 1, 0, 1])
+    score, twin = Approx(4, labels, seed=1), Approx(4, labels, seed=1)
+    optimizer = torch.optim.Adam(twin._model.parameters(), lr=1e-3)
+    history: list[list[float]] = [[], [], [], []]
+    for batch, losses in (([0, 1], [1.0, 2.0]), ([1, 3], [1.5, 0.0]), ([0, 1], [0.2, 0.4])):
+        predicted = torch.stack([by_hand(twin._model, history[i], int(labels[i])) for i in batch])
+        optimizer.zero_grad()
+        (predicted - torch.tensor(losses)).square().mean().backward()
+        for parameter in twin._model.parameters():  # empty histories: no gradient is a zero one
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        for i, loss in zip(batch, losses, strict=True):
+            history[i].append(loss)
+        score.update(torch.tensor(batch), torch.tensor(losses))
+    for ours, theirs in zip(score._model.parameters(), twin._model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_it_learns_to_tell_classes_apart_before_seeing_the_examples() -> None:
+    labels = torch.arange(400) % 2
+    score = Approx(400, labels, learning_rate=1e-2)
+    seen = torch.arange(200)
+    for step in range(60):
+        at = seen[torch.randperm(200, generator=torch.Generator().manual_seed(step))[:64]]
+        score.update(at, 0.2 + 2.0 * labels[at])
+    unseen = torch.arange(200, 400)
+    easy, hard = score.score(unseen, None)[::2], score.score(unseen, None)[1::2]
+    assert float(easy.max()) < float(hard.min())
+
+
+def test_predictions_of_the_whole_dataset_are_refreshed_in_turn() -> None:
+    n = 300
+    sampler = ImportanceSampler(n, 10, score="approx", smoothing=0.1)
+    for _ in range(3):  # 3 x 128 others: everything once since the last change of the model
+        indices, _ = sampler.draw()
+        sampler.update(indices, torch.rand(10))
+    sampler.score._optimizer.param_groups[0]["lr"] = 0.0
+    for _ in range(3):
+        indices, _ = sampler.draw()
+        sampler.update(indices, torch.rand(10))
+    kept = torch.from_numpy(sampler.source._tree.column(0).copy())
+    torch.testing.assert_close(kept.float(), sampler.score.score(torch.arange(n), None))
+
+
+def test_its_making_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    Approx(10, torch.zeros(10, dtype=torch.int64), seed=7)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_it_works_within_autocast() -> None:
+    sampler = ImportanceSampler(20, 4, score="approx")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        indices, _ = sampler.draw()
+        sampler.update(indices, torch.rand(4))
+        sampler.draw()

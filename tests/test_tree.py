@@ -1,0 +1,81 @@
+"""The sum tree against cumulated sums over everything."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from salience.distribution import tree as tree_module
+from salience.distribution.tree import SumTree
+
+
+@pytest.fixture(params=[(4, 3), (64, 4096)], ids=["deep", "as shipped"])
+def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    fan, top = request.param
+    monkeypatch.setattr(tree_module, "FAN", fan)
+    monkeypatch.setattr(tree_module, "TOP", top)
+
+
+@pytest.mark.usefixtures("shape")
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 63, 64, 65, 1000, 4097, 9999])
+@pytest.mark.parametrize(("unknown", "floor"), [(0.0, 0.0), (0.0, 0.3), (2.0, 0.0), (2.0, 0.3)])
+def test_find_agrees_with_searching_the_cumulated_masses(
+    n: int, unknown: float, floor: float
+) -> None:
+    random = np.random.default_rng(n)
+    tree = SumTree(n, columns=2)
+    scores = random.random(n) * (random.random(n) < 0.6)
+    scores[n // 2] = 1.0
+    flags = (random.random(n) < 0.3).astype(float)
+    tree.fill(0, scores)
+    tree.fill(1, flags)
+    for _ in range(20):
+        at = random.integers(0, n, 16)
+        values = random.random(16)
+        scores[at] = values
+        tree.put(0, at, values)
+    rates = (1.0, unknown)
+    mass = scores + unknown * flags + floor
+    ends = np.cumsum(mass)
+    points = random.random(300)
+    away_from_ends = np.abs(points[:, None] * ends[-1] - ends).min(axis=1) > 1e-9
+    expected = ends.searchsorted(points * ends[-1], side="right")
+    found = tree.find(points, rates, floor)
+    np.testing.assert_array_equal(found[away_from_ends], expected[away_from_ends])
+    assert (mass[found] > 0).all()
+    np.testing.assert_allclose(tree.mass(found, rates, floor), mass[found])
+    assert tree.total(rates) + n * floor == pytest.approx(mass.sum())
+
+
+@pytest.mark.usefixtures("shape")
+@given(
+    masses=st.lists(st.sampled_from([0.0, 1e-300, 1e-9, 1.0, 1e9]), min_size=1, max_size=70),
+    point=st.one_of(st.floats(0, 1, exclude_max=True), st.just(np.nextafter(1.0, 0.0))),
+)
+def test_what_has_no_mass_is_never_found(masses: list[float], point: float) -> None:
+    if sum(masses) == 0:
+        return
+    tree = SumTree(len(masses), columns=1)
+    tree.fill(0, np.array(masses))
+    (found,) = tree.find(np.array([point]), (1.0,), 0.0)
+    assert masses[found] > 0
+
+
+def test_sums_stay_exact_after_many_updates() -> None:
+    random = np.random.default_rng(0)
+    n = 100_000
+    tree = SumTree(n, columns=1)
+    for _ in range(2000):
+        tree.put(0, random.integers(0, n, 64), 10.0 ** random.uniform(-12, 12, 64))
+    tree.put(0, np.arange(n), np.ones(n))
+    assert tree.total((1.0,)) == n
+
+
+def test_filling_gives_the_same_bits_as_putting() -> None:
+    values = np.random.default_rng(0).random(70_000)
+    filled, put = SumTree(len(values), columns=1), SumTree(len(values), columns=1)
+    filled.fill(0, values)
+    for part in np.array_split(np.random.default_rng(1).permutation(len(values)), 50):
+        put.put(0, part, values[part])
+    for ours, theirs in zip(filled._levels, put._levels, strict=True):
+        np.testing.assert_array_equal(ours[0], theirs[0])
