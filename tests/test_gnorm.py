@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from salience.errors import ArgumentError, LossError
-from salience.scores import gnorm
+from salience.scores import _layer_rules, gnorm
 from salience.scores.gnorm import GradientNorm
 from salience.scores.model import per_example
 
@@ -259,12 +259,12 @@ def test_recurrent_layer_with_a_given_state_and_its_last_state():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.start, self.lstm = nn.Linear(3, 4), nn.LSTM(3, 4, batch_first=True)
+            self.start, self.lstm = nn.Linear(3, 4), nn.LSTM(3, 4, 2, batch_first=True)
 
         def forward(self, x):
-            h = self.start(x[:, 0]).unsqueeze(0)
-            _, (h, c) = self.lstm(x, (h, h))
-            return torch.cat([h[0], c[0]], 1)
+            h = self.start(x[:, 0])
+            _, (h, c) = self.lstm(x, (torch.stack([h, -h]), torch.stack([2 * h, 3 * h])))
+            return torch.cat([*h, *c], 1)
 
     check(Net(), batch_of(6, 3))
 
@@ -367,6 +367,17 @@ class Folded(nn.Module):
         return self.once(self.each(x.reshape(-1, 4)).tanh().view_as(x))
 
 
+class Sideways(nn.Module):
+    """The examples lie along the positions of a convolution that sees one at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.once = nn.Conv1d(4, 4, 1), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.once(self.conv(x.t().unsqueeze(0))[0].t().tanh())
+
+
 class Gated(nn.Linear):
     """A subclass: the rule of its parent would be wrong."""
 
@@ -387,6 +398,7 @@ REST = {
     "own parameter": (Own, (4,), {"scale"}),
     "positions": (lambda: Positions(B), (B, 4), {"place.weight"}),
     "folded": (Folded, (3, 4), {"each.weight", "each.bias"}),
+    "sideways": (Sideways, (4,), {"conv.weight", "conv.bias"}),
     "subclass": (lambda: Gated(4, 3), (4,), {"weight", "bias"}),
     "conv3d": (lambda: nn.Conv3d(2, 3, 2), (2, 3, 4, 3), {"weight", "bias"}),
     "transposed": (lambda: nn.ConvTranspose1d(2, 3, 2), (2, 5), {"weight", "bias"}),
@@ -495,6 +507,20 @@ def test_checkpointed_layers():
     check(Net(), batch_of(6, 4))
 
 
+def test_what_a_reentrant_checkpoint_hides_is_refused():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.once = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()  # as is usual, to have checkpoint keep a graph
+            return self.once(checkpoint(self.hidden, x, use_reentrant=True))
+
+    with pytest.raises(ArgumentError, match="use_reentrant=False"):
+        check(Net(), batch_of(4))
+
+
 @pytest.mark.usefixtures("only_rules")
 def test_half_precision_is_summed_in_single():
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).bfloat16()
@@ -542,14 +568,22 @@ def test_compiled_models(part):
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Sequential(nn.Linear(3, 2))).double()
     batch = batch_of(4)
     expected = slow(model, squared_output, batch)
+    compiled = []
+
+    def backend(graph, _inputs):
+        compiled.append(graph)
+        return graph.forward
+
     if part == "inner":
-        model[2] = torch.compile(model[2], backend="eager")
+        model[2] = torch.compile(model[2], backend=backend)
     elif part == "in place":
-        model.compile(backend="eager")
+        model.compile(backend=backend)
     else:
-        model = torch.compile(model, backend="eager")
+        model = torch.compile(model, backend=backend)
     model(batch["x"])
+    before = len(compiled)
     got = GradientNorm(model, squared_output).score(torch.arange(B), batch)
+    assert len(compiled) == before  # scoring compiles nothing
     torch.testing.assert_close(got, expected, rtol=1e-7, atol=0)
 
 
@@ -598,6 +632,15 @@ def test_no_tensor_grows_as_examples_times_parameters(model, shape):
         score.score(torch.arange(n), batch)
     activations = max(batch.numel(), model(batch).numel())
     assert largest.numbers <= max(activations, 2 * parameters, 2**21) < n * parameters
+
+
+@pytest.mark.parametrize(("d", "o", "t"), [(512, 512, 4), (3, 2, 30)])
+def test_the_cheaper_of_the_two_forms_is_taken(d, o, t):
+    x, g = torch.randn(2, d, t), torch.randn(2, o, t)
+    with Largest() as largest:
+        got = _layer_rules._frobenius(x, g)
+    assert largest.numbers <= max(x.numel(), g.numel(), 2 * min(t * t, d * o))
+    torch.testing.assert_close(got, (g @ x.mT).square().sum((1, 2)))
 
 
 @pytest.mark.usefixtures("only_rules")

@@ -9,7 +9,7 @@ from salience.distribution import tree as tree_module
 from salience.distribution.tree import SumTree
 
 
-@pytest.fixture(params=[(4, 3), (64, 4096)], ids=["deep", "as shipped"])
+@pytest.fixture(params=[(4, 3), (16, 8192)], ids=["deep", "as shipped"])
 def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     fan, top = request.param
     monkeypatch.setattr(tree_module, "FAN", fan)

@@ -17,9 +17,11 @@ Nothing here waits for an accelerator: no function reads a value back to the hos
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from salience.errors import ArgumentError
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 Scheme = Literal["systematic", "multinomial"]
+Array = TypeVar("Array", Tensor, NDArray[np.float64])
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -59,12 +62,13 @@ def probabilities(q: Tensor) -> Tensor:
     return torch.where(total > 0, q / total, 1.0 / len(q))
 
 
-def weights(p: Tensor, k: float, pool: int | None = None) -> Tensor:
+def weights(p: Array, k: float, pool: int | None = None) -> Array:
     """alpha_i = (1 / (M p_i))^k, with p_i, k, M = ``p``, ``k``, ``pool`` (by default ``len(p)``).
 
     The paper writes 1 / (N p_i^k). The two differ by the constant N^(k-1), which would silently
     shrink the learning rate of every optimizer that is not scale-free; ours is 1 for every k
-    when p is uniform. Both agree at k = 1, where the weighted step is unbiased.
+    when p is uniform. Both agree at k = 1, where the weighted step is unbiased. Tensors give
+    tensors and arrays give arrays: on the host, numpy is several times faster at this size.
     """
     if not (math.isfinite(k) and k <= 1):
         raise ArgumentError(f"k must be a finite number <= 1 (1 is unbiased); got {k}")
@@ -94,7 +98,9 @@ def points(n: int, *, generator: torch.Generator, scheme: Scheme = "systematic")
         return torch.rand(n, dtype=torch.float64, generator=generator, device="cpu")
     if scheme == "systematic":
         offset = torch.rand(1, dtype=torch.float64, generator=generator, device="cpu")
-        return (torch.randperm(n, generator=generator, device="cpu") + offset) / n
+        places = torch.randperm(n, generator=generator, device="cpu")
+        # On the host numpy does a handful of numbers in a fraction of the time.
+        return torch.from_numpy((places.numpy() + offset.numpy()) / n)
     raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {scheme!r}")
 
 

@@ -147,13 +147,15 @@ class WholeDataset:
             return
         at = indices.numpy()
         scores = self._score.score(indices, None).numpy().astype(np.float64)
-        if self._unknown or not (scores.min() >= 0 and scores.max() < np.inf):
+        highest = float(scores.max())
+        if self._unknown or not (scores.min() >= 0 and highest < np.inf):
             unknown = _unknown(scores, at)
             self._tree.put(self._UNKNOWN, at, unknown.astype(np.float64))
             self._unknown = self._tree.total((0.0, 1.0))
             scores[unknown] = 0.0
+            highest = float(scores.max())
         self._tree.put(self._SCORE, at, scores)
-        self._optimism = max(self._optimism, float(scores.max()))
+        self._optimism = max(self._optimism, highest)
 
     def _fill(self, scores: Any) -> None:
         unknown = _unknown(scores, None)

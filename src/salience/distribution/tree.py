@@ -1,6 +1,7 @@
 """A sum tree over the whole dataset: draw and update in time that hardly grows with its size."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,8 @@ __all__ = ["SumTree"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FAN = 64  # children of a node: wide, because a dependent memory read costs more than additions
-TOP = 4096  # the top level is one flat row of up to this many sums
+FAN = 16  # children of a node: wide, because a dependent memory read costs more than additions
+TOP = 8192  # the top level is one flat row of up to this many sums
 
 
 class SumTree:
@@ -70,18 +71,19 @@ class SumTree:
         # total, where no point is.
         span = FAN ** (len(self._levels) - 1)
         ends = self._masses(-1, None, rates, floor * span).cumsum()
-        total = self.total(rates) + floor * self.n
         # Rounding may leave a point just outside its row: back onto the line.
-        left = np.minimum(points * total, np.nextafter(ends[-1], 0.0))
+        left = np.minimum(points * (self.total(rates) + floor * self.n), _below(ends[-1]))
         found = ends.searchsorted(left, side="right")
-        starts = np.append(0.0, ends)[found]
+        if len(self._levels) > 1:
+            left = left - np.where(found > 0, ends[found - 1], 0.0)
         for depth in range(len(self._levels) - 2, -1, -1):
             span //= FAN
             rows = self._masses(depth, found, rates, floor * span).cumsum(axis=1)
-            left = np.clip(left - starts, 0.0, np.nextafter(rows[:, -1], 0.0))
+            left = np.minimum(np.maximum(left, 0.0), _below(rows[:, -1]))
             child = (rows > left[:, None]).argmax(axis=1)
             found = found * FAN + child
-            starts = np.where(child > 0, rows[np.arange(len(rows)), child - 1], 0.0)
+            if depth:
+                left = left - np.where(child > 0, rows[np.arange(len(rows)), child - 1], 0.0)
         within: Ints = np.minimum(found, self.n - 1)
         return within
 
@@ -93,8 +95,13 @@ class SumTree:
         for rate, sums in zip(rates, self._levels[depth], strict=True):
             if rate:
                 part = sums if blocks is None else sums.reshape(-1, FAN).take(blocks, axis=0)
-                total = total + rate * part
+                total = total + (part if rate == 1 else rate * part)
         if isinstance(total, np.ndarray):
             return total
         shape = self._levels[depth][0].shape if blocks is None else (len(blocks), FAN)
         return np.full(shape, floor)
+
+
+def _below(x: Any) -> Any:
+    """The next number towards zero."""
+    return np.nextafter(x, 0.0)

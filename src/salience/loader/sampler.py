@@ -179,9 +179,14 @@ class ImportanceSampler:
         return positions, record
 
     def _weigh(self, drawn: Drawn) -> Record:
-        alpha = functional.weights(drawn.p, self.k, pool=drawn.pool)
-        inverse = functional.weights(drawn.p, 1.0, pool=drawn.pool)
-        return Record(drawn.indices, alpha.to(torch.float32), inverse, drawn.scores)
+        if self.score.by_index:
+            p = drawn.p.numpy()
+            alpha = torch.from_numpy(functional.weights(p, self.k, drawn.pool).astype(np.float32))
+            inverse = torch.from_numpy(functional.weights(p, 1.0, drawn.pool))
+        else:
+            alpha = functional.weights(drawn.p, self.k, drawn.pool).to(torch.float32)
+            inverse = functional.weights(drawn.p, 1.0, drawn.pool)
+        return Record(drawn.indices, alpha, inverse, drawn.scores)
 
     def readable(self, tensor: Tensor) -> bool:
         """Whether its values can be looked at without waiting for an accelerator."""

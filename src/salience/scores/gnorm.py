@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from salience.errors import ArgumentError, LossError
@@ -211,9 +211,18 @@ def count_uses(losses: Tensor) -> Counter[int]:
             if isinstance(leaf := getattr(node, "variable", None), Tensor):
                 uses[id(leaf)] += 1
             elif node is not None and node not in seen:
+                _refuse_hidden(node)
                 seen.add(node)
                 queue.append(node)
     return uses
+
+
+def _refuse_hidden(node: Node) -> None:
+    if node.name() == "CheckpointFunctionBackward":
+        raise ArgumentError(
+            "the model hides parameters in checkpoint(..., use_reentrant=True), so their gradient "
+            "would be missed: use use_reentrant=False"
+        )
 
 
 def example_dim(tap: Tap, other: Tap, n: int, m: int) -> int | None:
@@ -308,6 +317,7 @@ def _open_to_hooks(model: nn.Module) -> Iterator[None]:
     """Compiled parts run as written, so that hooks and exchanged functions are seen."""
     modules = list(model.modules())
     compiled = any("_orig_mod" in m._modules or m._compiled_call_impl for m in modules)
+    compiled = compiled and hasattr(torch.compiler, "set_stance")  # since torch 2.6
     recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
     eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     with eager, _without_cudnn() if recurrent else nullcontext():

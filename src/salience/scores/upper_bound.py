@@ -103,5 +103,5 @@ def _closed_form(loss: Any, outputs: list[Tensor], batch: Any) -> Tensor | None:
     if not isinstance(loss, Criterion) or loss.ignore_index is None or len(outputs) != 1:
         return None
     logits, target = outputs[0].detach(), batch[1]
-    fits = logits.dim() == 2 and target.dim() == 1 and not target.is_floating_point()
+    fits = logits.dim() == 2 and target.dim() == 1  # targets that are probabilities are [B, C]
     return cross_entropy_gradient_norm(logits, target, loss.ignore_index) if fits else None
