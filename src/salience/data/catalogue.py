@@ -1,0 +1,198 @@
+"""The paper's data sets: their files, checksums and canonical addresses, and where they lie."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from salience.errors import ArgumentError, SalienceError
+
+__all__ = [
+    "CATALOGUE",
+    "Collection",
+    "Condition",
+    "DataError",
+    "Download",
+    "File",
+    "checked",
+    "collection",
+    "condition",
+    "data_dir",
+    "folder",
+    "matches",
+]
+
+DIRECTORY = "SALIENCE_DATA"  # environment variable
+
+Condition = Literal["ok", "missing", "damaged"]
+
+
+class DataError(SalienceError):
+    """Data that is missing, damaged or cannot be fetched; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file as its authors published it."""
+
+    name: str
+    size: int
+    md5: str
+
+
+@dataclass(frozen=True)
+class Download:
+    """One address: a file as it is, or an archive that holds ``files`` in its folder ``inside``."""
+
+    address: str
+    md5: str
+    files: tuple[File, ...]
+    inside: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.address.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A data set. Its files lie in the first of ``folders`` that has any; new ones in the first."""
+
+    name: str
+    about: str
+    licence: str
+    folders: tuple[str, ...]
+    downloads: tuple[Download, ...]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return tuple(file for download in self.downloads for file in download.files)
+
+
+def _mnist() -> Collection:
+    files = (
+        File("train-images-idx3-ubyte.gz", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        File("train-labels-idx1-ubyte.gz", 28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+        File("t10k-images-idx3-ubyte.gz", 1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+        File("t10k-labels-idx1-ubyte.gz", 4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+    )
+    base = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+    return Collection(
+        name="mnist",
+        about="70,000 hand-written digits, 28 x 28",
+        licence="none stated; commonly CC BY-SA 3.0",
+        folders=("mnist", "MNIST/raw"),
+        downloads=tuple(Download(base + file.name, file.md5, (file,)) for file in files),
+    )
+
+
+def _cifar10() -> Collection:
+    sums = {
+        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    }
+    archive = Download(
+        address="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        md5="c32a1d4ab5d03f1284b67883e8d87530",
+        files=tuple(File(name, 30_730_000, md5) for name, md5 in sums.items()),
+        inside="cifar-10-batches-bin",
+    )
+    return Collection(
+        name="cifar10",
+        about="60,000 colour images of 10 kinds of things, 32 x 32",
+        licence="none stated; cite Krizhevsky, Learning multiple layers of features (2009)",
+        folders=("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
+        downloads=(archive,),
+    )
+
+
+def _ptb() -> Collection:
+    archive = Download(
+        address="http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
+        md5="30177ea32e27c525793142b6bf2c8e2d",
+        files=(
+            File("ptb.train.txt", 5_101_618, "f26c4b92c5fdc7b3f8c7cdcb991d8420"),
+            File("ptb.valid.txt", 399_782, "aa0affc06ff7c36e977d7cd49e3839bf"),
+            File("ptb.test.txt", 449_945, "8b80168b89c18661a38ef683c0dc3721"),
+        ),
+        inside="simple-examples/data",
+    )
+    return Collection(
+        name="ptb",
+        about="Penn Treebank: a million words of newspaper text, as Mikolov prepared it",
+        licence="free for research purposes, as its readme has it",
+        folders=("ptb", "simple-examples/data"),
+        downloads=(archive,),
+    )
+
+
+CATALOGUE = {each.name: each for each in (_mnist(), _cifar10(), _ptb())}
+
+
+def collection(name: str) -> Collection:
+    """The data set of that name."""
+    if name not in CATALOGUE:
+        known = ", ".join(CATALOGUE)
+        raise ArgumentError(f"there is no data set {name!r}: choose from {known}")
+    return CATALOGUE[name]
+
+
+def data_dir(given: str | Path | None = None) -> Path:
+    """The directory that was given, or else the one that ``SALIENCE_DATA`` names."""
+    chosen = given or os.environ.get(DIRECTORY)
+    if not chosen:
+        raise DataError(f"no data directory was given: pass --data-dir DIR, or set {DIRECTORY}")
+    return Path(chosen).expanduser()
+
+
+def folder(collection: Collection, directory: Path) -> Path:
+    """Where in ``directory`` the data set lies or would be put."""
+    candidates = [directory / name for name in collection.folders]
+    return max(candidates, key=lambda place: _present(place, collection.files))
+
+
+def checked(name: str, given: str | Path | None, wanted: Iterable[str]) -> list[Path]:
+    """Paths of the ``wanted`` files of a data set, each compared with the published checksum."""
+    chosen, directory = collection(name), data_dir(given)
+    files = {file.name: file for file in chosen.files}
+    place = folder(chosen, directory)
+    for each in wanted:
+        _refuse(chosen, directory, place / each, files[each])
+    return [place / each for each in wanted]
+
+
+def condition(path: Path, file: File, *, thorough: bool) -> Condition:
+    """Whether ``path`` is ``file``: by its size, and ``thorough`` by its checksum as well."""
+    if not path.is_file():
+        return "missing"
+    same = path.stat().st_size == file.size and (not thorough or matches(path, file.md5))
+    return "ok" if same else "damaged"
+
+
+def matches(path: Path, md5: str) -> bool:
+    """Whether there is such a file with that checksum."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as content:
+        # Against accidents, not attacks: the sets' authors publish no stronger sum.
+        digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
+    return digest.hexdigest() == md5
+
+
+def _present(place: Path, files: Iterable[File]) -> int:
+    return sum((place / file.name).is_file() for file in files)
+
+
+def _refuse(chosen: Collection, directory: Path, path: Path, file: File) -> None:
+    found = condition(path, file, thorough=True)
+    remedy = f"salience data fetch {chosen.name} --data-dir {directory}"
+    if found == "missing":
+        raise DataError(f"{path} is missing: get it with `{remedy}`")
+    if found == "damaged":
+        raise DataError(f"{path} is not the published file: replace it with `{remedy}`")
