@@ -15,10 +15,10 @@ ROOT = Path(salience.__file__).parent
 # Left to right. A module imports only from its own folder and from the left of it.
 ORDER = (
     *("errors", "functional", "data", "scores", "distribution", "weights", "loader"),
-    *("integrations", "experiments", "reports", "cli"),
+    *("integrations", "experiments", "reports", "commands", "cli"),
 )
 # Two branches leave the loader: experiments know nothing of integrations.
-APART = {("experiments", "integrations"), ("reports", "integrations"), ("cli", "integrations")}
+APART = {("experiments", "integrations"), ("reports", "integrations"), ("commands", "integrations")}
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in ORDER)
 
 

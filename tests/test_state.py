@@ -163,6 +163,16 @@ def test_a_sampler_drawing_ahead_resumes_with_the_weights_of_its_draws() -> None
     assert sampler.metrics()["mean_loss"] == twin.metrics()["mean_loss"]
 
 
+def test_loading_takes_nothing_from_the_global_generator() -> None:
+    """Else the dropout of a resumed run would differ, which starts one more iteration."""
+    before = torch.get_rng_state()
+    for score in ("uniform", "history", "approx"):
+        loader = ImportanceLoader(make_data(), BATCH, score=score)
+        for _ in loader:
+            loader.mean(torch.ones(BATCH))
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_a_state_saved_between_epochs_begins_the_next_one() -> None:
     loader = ImportanceLoader(make_data(), BATCH, score="uniform")
     list(loader)
@@ -182,6 +192,8 @@ def test_the_state_of_something_else_is_refused() -> None:
         ImportanceLoader(make_data(), BATCH, score="approx").load_state_dict(state)
     with pytest.raises(StateError, match=r"kind of draw"):
         ImportanceLoader(make_data(), BATCH, score="history", presample=2).load_state_dict(state)
+    with pytest.raises(StateError, match=r"kind of smoothing 'Adaptive', this one has 'Constant'"):
+        ImportanceLoader(make_data(), BATCH, score="history", smoothing=1.0).load_state_dict(state)
     with pytest.raises(StateError, match=r"version None"):
         ImportanceSampler(36, BATCH).load_state_dict({})
     with pytest.raises(StateError, match=r"no 'feed'"):

@@ -1,26 +1,21 @@
 """The command line. Everything it needs beyond torch comes with ``salience[cli]``."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from salience import __version__
-from salience.errors import SalienceError
+from salience.commands.common import REFUSED, one_sentence, tell
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from typer import Typer
-
-    from salience.experiments.summary import Summary
 
 __all__ = ["main", "make_app"]
 
 NEEDED = ("typer", "rich", "matplotlib")
-REFUSED = 2  # exit status
 
 ABOUT = """Importance sampling for PyTorch training: choose which examples the next step sees."""
 
@@ -56,6 +51,7 @@ def make_app() -> "Typer":
     """All commands. Made on request, because typer may not be there."""
     import typer
 
+    from salience.commands import compare, data
     from salience.experiments import demo as defaults
 
     app = typer.Typer(help=ABOUT, epilog=EXAMPLES, add_completion=False, rich_markup_mode="rich")
@@ -77,9 +73,11 @@ def make_app() -> "Typer":
         seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     ) -> None:
         """Train one small network with uniform and with importance sampling, and compare."""
-        with _one_sentence():
+        with one_sentence():
             _demo(seeds, steps, out, seed)
 
+    compare.add(app)
+    data.add(app)
     return app
 
 
@@ -98,39 +96,15 @@ def _demo(seeds: int, steps: int, out: Path, seed: int) -> None:
     records = Records(out, demo.config(chosen, steps))
     console.print(demo.announcement(chosen, steps), highlight=False)
     measured = []
-    for row in watch(rows, {method.name: seeds for method in demo.METHODS}, steps, console):
+    runs = {method.name: seeds for method in demo.METHODS}
+    for row in watch(rows, runs, min(steps, demo.EVALUATIONS), console):
         records.row(row)
         measured.append(row)
     summary = summarize(measured)
     records.summary(summary)
     records.picture("curves.png", curves_png(measured, summary))
-    _tell(console, summary, out)
-
-
-def _tell(console: "Console", summary: "Summary", out: Path) -> None:
-    """The table, the sentence, and where everything is."""
-    from salience.reports.table import summary_table
-    from salience.reports.verdict import verdicts
-
-    console.print(summary_table(summary))
-    for sentence in verdicts(summary):
-        console.print(sentence, highlight=False)
-    console.print("\nWritten:", highlight=False)
-    for name in ("curves.png", "summary.json", "runs.jsonl", "config.json"):
-        # soft_wrap: a path cut in two cannot be clicked or copied
-        console.print(f"  {out / name}", highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """What Salience refuses on purpose ends as one sentence; a bug keeps its traceback."""
-    import typer
-
-    try:
-        yield
-    except SalienceError as error:
-        print(f"salience: {error}", file=sys.stderr)
-        raise typer.Exit(REFUSED) from error
+    names = ("curves.png", "summary.json", "runs.jsonl", "config.json")
+    tell(console, summary, [out / name for name in names])
 
 
 def _version(asked: bool) -> None:

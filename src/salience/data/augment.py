@@ -16,9 +16,11 @@ from salience.data.batches import Stacked, collate
 from salience.data.images import Images
 from salience.errors import ArgumentError
 
-__all__ = ["FARTHEST", "Augmented"]
+__all__ = ["FARTHEST", "Augmented", "moves"]
 
 FARTHEST = 3  # pixels of shift: a tenth of 32, as the authors chose
+WIDTH = 2 * FARTHEST + 1
+STILL = 2 * (WIDTH * FARTHEST + FARTHEST)  # the outcome of no shift and no mirror
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,12 +60,11 @@ class Augmented(Dataset[tuple[Tensor, ...]]):
 
 def moves(indices: Array, n: int, seed: int) -> tuple[Array, Array, Array]:
     """For each index: rows and columns of shift, counted from -3 as 0, and whether to mirror."""
-    width = 2 * FARTHEST + 1
-    # Reduced by the remainder: 98 outcomes of 2^64, so the odds are even to one in 10^17.
-    outcome = np.where(indices < n, 0, _scrambled(indices, seed) % np.uint64(2 * width**2))
-    down, right, mirrored = np.unravel_index(outcome.astype(np.int64), (width, width, 2))
-    still = indices < n
-    return np.where(still, FARTHEST, down), np.where(still, FARTHEST, right), mirrored == 1
+    # By the remainder: of 2^64 numbers, so 98 outcomes are equally likely to one part in 10^17.
+    drawn = _scrambled(indices, seed) % np.uint64(2 * WIDTH**2)
+    outcome = np.where(indices < n, STILL, drawn.astype(np.int64))
+    down, right, mirrored = np.unravel_index(outcome, (WIDTH, WIDTH, 2))
+    return down, right, mirrored == 1
 
 
 def _scrambled(indices: Array, seed: int) -> Array:

@@ -82,7 +82,7 @@ def _mnist() -> Collection:
     return Collection(
         name="mnist",
         about="70,000 hand-written digits, 28 x 28",
-        licence="none stated; commonly CC BY-SA 3.0",
+        licence="none stated",
         folders=("mnist", "MNIST/raw"),
         downloads=tuple(Download(base + file.name, file.md5, (file,)) for file in files),
     )
@@ -105,8 +105,8 @@ def _cifar10() -> Collection:
     )
     return Collection(
         name="cifar10",
-        about="60,000 colour images of 10 kinds of things, 32 x 32",
-        licence="none stated; cite Krizhevsky, Learning multiple layers of features (2009)",
+        about="60,000 colour images, 32 x 32",
+        licence="cite Krizhevsky (2009)",
         folders=("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
         downloads=(archive,),
     )
@@ -125,8 +125,8 @@ def _ptb() -> Collection:
     )
     return Collection(
         name="ptb",
-        about="Penn Treebank: a million words of newspaper text, as Mikolov prepared it",
-        licence="free for research purposes, as its readme has it",
+        about="a million words of news",
+        licence="free for research",
         folders=("ptb", "simple-examples/data"),
         downloads=(archive,),
     )

@@ -32,9 +32,8 @@ class Words(Dataset[tuple[Tensor, ...]]):
     def __init__(
         self, sentences: list[list[str]], vocabulary: tuple[str, ...], context: int = CONTEXT
     ) -> None:
-        number = {word: i for i, word in enumerate(vocabulary)}
         self.vocabulary, self.context = vocabulary, context
-        self.targets = torch.tensor([number[word] for words in sentences for word in words])
+        self.targets = _numbers(sentences, vocabulary)
         self._available = torch.cat([torch.arange(len(words)) for words in sentences])
         self._before = torch.arange(-context, 0)
 
@@ -64,24 +63,24 @@ def penn_treebank(
     train, chosen = checked("ptb", data_dir, ["ptb.train.txt", f"ptb.{part}.txt"])
     sentences = read_sentences(train)
     vocabulary = (PADDING, *sorted({word for words in sentences for word in words}))
-    if part != "train":
-        sentences = read_sentences(chosen)
-        _refuse_unknown(sentences, vocabulary, chosen)
-    return Words(sentences, vocabulary)
+    return Words(sentences if part == "train" else read_sentences(chosen), vocabulary)
 
 
 def read_sentences(path: Path) -> list[list[str]]:
     """One sentence a line, its words apart by spaces; each gets an end of sentence."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8") as lines:
+            sentences = [[*line.split(), END] for line in lines]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as text: {error}") from error
-    if not lines:
+    if not sentences:
         raise DataError(f"{path} has no sentence in it")
-    return [[*line.split(), END] for line in lines]
+    return sentences
 
 
-def _refuse_unknown(sentences: list[list[str]], vocabulary: tuple[str, ...], path: Path) -> None:
-    unknown = {word for words in sentences for word in words}.difference(vocabulary)
-    if unknown:
-        raise DataError(f"{path} has words that the training text has not, such as {min(unknown)}")
+def _numbers(sentences: list[list[str]], vocabulary: tuple[str, ...]) -> Tensor:
+    number = {word: i for i, word in enumerate(vocabulary)}
+    try:
+        return torch.tensor([number[word] for words in sentences for word in words])
+    except KeyError as error:
+        raise DataError(f"the word {error} is not in the vocabulary") from error

@@ -46,11 +46,16 @@ class Plan:
     evaluations: int = 50
     threads: int | None = None
     observe: Observer | None = None
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
-    def check(self) -> None:
+    def check(self, jobs: int = 1) -> None:
         """Refuse what cannot be run before anything is trained."""
+        if jobs < 1:
+            raise ArgumentError(f"jobs must be at least 1; got {jobs}")
         if (self.steps is None) == (self.seconds is None):
-            raise ArgumentError("give either --steps or --seconds, not both and not neither")
+            raise ArgumentError(
+                "a comparison has a number of steps or of seconds: give one of them"
+            )
         for name in ("steps", "seconds", "evaluations"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -84,15 +89,15 @@ class RunFile:
         state: dict[str, Any] | None = saved["state"]
         return state
 
-    def add(self, run: Run, observe: Observer | None, *, last: bool) -> None:
+    def add(self, run: Run, plan: Plan, *, last: bool) -> None:
         """Evaluate ``run``; save it when it is the last time, or has been long unsaved."""
         self.rows.append(run.evaluate())
         self.curves.append(run.train_losses.float())
-        if observe is not None:
-            self.observed.append(observe(run))
+        if plan.observe is not None:
+            self.observed.append(plan.observe(run))
         if last:
             self.hardest, self.curves, self.finished = _hardest(run, self.curves), [], True
-        if last or time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
+        if last or time.monotonic() - self._saved >= plan.checkpoint_seconds:
             self._save(None if last else run.state_dict())
 
     def _save(self, state: dict[str, Any] | None) -> None:
@@ -128,9 +133,7 @@ def compare(plan: Plan, directory: Path, jobs: int = 1) -> Iterator[Row]:
     One process takes all runs along together, block by block. With ``jobs`` more than one, seeds
     are shared out among processes of one thread each; within a seed, methods still take turns.
     """
-    plan.check()
-    if jobs < 1:
-        raise ArgumentError(f"jobs must be at least 1; got {jobs}")
+    plan.check(jobs)
     shares = [plan.seeds[job::jobs] for job in range(jobs) if plan.seeds[job::jobs]]
     if len(shares) == 1:
         yield from _take_turns(plan, plan.seeds, directory)
@@ -165,7 +168,7 @@ def _train(plan: Plan, seeds: Sequence[int], directory: Path) -> Iterator[Row]:
             if len(files[key].rows) <= block:
                 _advance(runs[key], plan, block)
                 last = block == plan.evaluations
-                files[key].add(runs[key], plan.observe, last=last)
+                files[key].add(runs[key], plan, last=last)
                 yield files[key].rows[-1]
 
 

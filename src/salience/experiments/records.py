@@ -17,7 +17,7 @@ from salience.errors import ArgumentError
 from salience.experiments.summary import Summary
 from salience.experiments.training import Row
 
-__all__ = ["Records", "environment"]
+__all__ = ["Records", "environment", "finite", "refused"]
 
 
 @final
@@ -30,7 +30,7 @@ class Records:
 
     def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
         self.directory = directory
-        with _refused(directory):
+        with refused(directory):
             directory.mkdir(parents=True, exist_ok=True)
             for stale in ("summary.json", "curves.png"):
                 (directory / stale).unlink(missing_ok=True)
@@ -39,8 +39,8 @@ class Records:
 
     def row(self, row: Row) -> None:
         """Append one evaluation."""
-        line = json.dumps(_finite(row), allow_nan=False) + "\n"
-        with _refused(self.directory), (self.directory / "runs.jsonl").open("a") as file:
+        line = json.dumps(finite(row), allow_nan=False) + "\n"
+        with refused(self.directory), (self.directory / "runs.jsonl").open("a") as file:
             file.write(line)
 
     def summary(self, summary: Summary) -> None:
@@ -49,12 +49,12 @@ class Records:
 
     def picture(self, name: str, content: bytes) -> None:
         """A figure that was drawn from the rows."""
-        with _refused(self.directory):
+        with refused(self.directory):
             (self.directory / name).write_bytes(content)
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        text = json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
-        with _refused(self.directory):
+        text = json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+        with refused(self.directory):
             (self.directory / name).write_text(text, encoding="utf-8")
 
 
@@ -87,7 +87,7 @@ def _cpu() -> str:
 
 
 @contextmanager
-def _refused(directory: Path) -> Iterator[None]:
+def refused(directory: Path) -> Iterator[None]:
     """A disk that does not take our files, in one sentence."""
     try:
         yield
@@ -99,10 +99,10 @@ def _refused(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same with None for nan and infinity, which JSON does not know."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

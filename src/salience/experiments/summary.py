@@ -10,11 +10,21 @@ ratio: ``None``.
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from salience.experiments.training import Row
 
-__all__ = ["Final", "MethodSummary", "Spread", "Summary", "summarize"]
+__all__ = [
+    "Final",
+    "MethodSummary",
+    "Spread",
+    "Summary",
+    "TestMeasure",
+    "summarize",
+    "tested_by",
+]
+
+TestMeasure = Literal["test_error", "test_perplexity"]
 
 
 class Spread(TypedDict):
@@ -33,7 +43,8 @@ class Final(TypedDict):
     train_loss: Spread
     train_max_loss: Spread
     test_loss: Spread
-    test_error: Spread
+    test_error: NotRequired[Spread]
+    test_perplexity: NotRequired[Spread]  # in its place for language models
 
 
 class MethodSummary(TypedDict):
@@ -145,14 +156,21 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 def _final(runs: list[list[Row]]) -> Final:
     last = [run[-1] for run in runs]
-    return Final(
+    final = Final(
         step=min(row["step"] for row in last),
         seconds=_spread([row["seconds"] for row in last]),
         train_loss=_spread([row["train_loss"] for row in last]),
         train_max_loss=_spread([row["train_max_loss"] for row in last]),
         test_loss=_spread([row["test_loss"] for row in last]),
-        test_error=_spread([row["test_error"] for row in last]),
     )
+    measure = tested_by(last[0])
+    final[measure] = _spread([row[measure] for row in last])
+    return final
+
+
+def tested_by(measured: Row | Final) -> TestMeasure:
+    """What a task is tested by: errors, or perplexity for language models."""
+    return "test_error" if "test_error" in measured else "test_perplexity"
 
 
 def _spread(values: list[float]) -> Spread:

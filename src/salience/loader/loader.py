@@ -67,6 +67,9 @@ class ImportanceLoader:
     deferred: bool | None = None
     """Process losses one step late: None, on accelerators only; True, on the host as well."""
 
+    _feed: Feed | None
+    _worker_seeds: torch.Generator | None
+
     def __init__(
         self,
         dataset: Dataset[Any],
@@ -104,7 +107,11 @@ class ImportanceLoader:
             seed=seed,
             drop_last=drop_last,
         )
-        self._feed: Feed | None = _make_feed(sampler, steps_per_epoch, drop_last)
+        self._feed = _make_feed(sampler, steps_per_epoch, drop_last)
+        # DataLoader takes a seed for its workers at the start of each epoch. From the global
+        # generator, that would make a resumed run (which starts one more) go another way.
+        own = torch.Generator(device="cpu").manual_seed(seed)
+        self._worker_seeds = dataloader_options.setdefault("generator", own)
         source = DataLoader(dataset, batch_sampler=self._feed, **dataloader_options)
         self._begin(source, sampler, model)
 
@@ -129,7 +136,7 @@ class ImportanceLoader:
         need the model only; ``indices`` are then positions in the pool.
         """
         self = cls.__new__(cls)
-        self._feed = None
+        self._feed = self._worker_seeds = None
         sampler = ImportanceSampler(
             None,
             batch_size,
@@ -272,8 +279,9 @@ class ImportanceLoader:
         stream (``from_loader``) is the stream's own to save.
         """
         self._flush()
+        seeds = None if self._worker_seeds is None else self._worker_seeds.get_state()
         feed = None if self._feed is None else self._feed.state_dict()
-        return {**self._sampler.state_dict(), "feed": feed}
+        return {**self._sampler.state_dict(), "feed": feed, "worker_seeds": seeds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; refuses the state of another dataset."""
@@ -282,6 +290,8 @@ class ImportanceLoader:
         self._sampler.load_state_dict(state)
         if self._feed is not None:
             self._feed.load_state_dict(state["feed"])
+        if self._worker_seeds is not None:
+            self._worker_seeds.set_state(state["worker_seeds"].cpu())
         self._record, self._recorded, self._pending = None, True, None
 
 

@@ -25,6 +25,7 @@ from salience.errors import ArgumentError, LossError, StateError, UsageError
 from salience.functional import Scheme
 from salience.loader.metrics import Seen, Window
 from salience.scores import Score, make_score
+from salience.scores import Uniform as UniformScore
 from salience.weights import bad_losses, per_example, refuse_bad
 
 __all__ = ["BadLoss", "Draw", "ImportanceSampler", "Record"]
@@ -108,7 +109,7 @@ class ImportanceSampler:
     @property
     def uniform(self) -> bool:
         """Whether this is ordinary shuffling, with every weight 1."""
-        return self.score_name == "uniform"
+        return isinstance(self.score, UniformScore)
 
     @property
     def skips_bad(self) -> bool:
@@ -253,9 +254,9 @@ class ImportanceSampler:
         """Tensors and plain values, enough to continue exactly."""
         return {
             "version": VERSION,
-            "n": self.n,
+            "dataset size": self.n,
             "score": self.score_name,
-            "presample": type(self.source).__name__,
+            **self._kinds(),
             "step": self.step,
             "skipped": self.skipped,
             "rng": self._generator.get_state(),
@@ -286,14 +287,20 @@ class ImportanceSampler:
                 f"state has version {state.get('version')!r}, this release reads {VERSION}: "
                 f"pass what state_dict() of an ImportanceLoader or ImportanceSampler returned"
             )
-        mine = {"n": self.n, "score": self.score_name, "presample": type(self.source).__name__}
-        for key, value in mine.items():
-            if state[key] != value:
-                what = {"n": "dataset size", "presample": "kind of draw"}.get(key, key)
+        mine = {"dataset size": self.n, "score": self.score_name, **self._kinds()}
+        for what, value in mine.items():
+            if state[what] != value:
                 raise StateError(
-                    f"state was saved with {what} {state[key]!r}, this one has {value!r}: "
+                    f"state was saved with {what} {state[what]!r}, this one has {value!r}: "
                     f"load it into a loader made with the same arguments"
                 )
+
+    def _kinds(self) -> dict[str, str]:
+        """What decides which parts a state has."""
+        return {
+            "kind of draw": type(self.source).__name__,
+            "kind of smoothing": type(self._smoothing).__name__,
+        }
 
     def _bad_scores(self, bad: Tensor, scores: Tensor, indices: Tensor) -> None:
         if self.skips_bad:
@@ -345,7 +352,7 @@ def _pool_size(n: int | None, batch: int, presample: float | None, score: Score)
         presample = 2
     size = None if presample is None else round(presample * batch)
     pool = min(size or n, n) if n is not None else size
-    if type(score).__name__ != "Uniform" and pool is not None and batch > pool:
+    if not isinstance(score, UniformScore) and pool is not None and batch > pool:
         where = (
             f"dataset of {n} examples" if pool == n else f"pool of {pool} (presample {presample})"
         )

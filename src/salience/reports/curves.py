@@ -1,112 +1,162 @@
-"""The curves as a picture: train loss against steps and against seconds, for every method."""
+"""The curves as pictures: losses and test results against steps and against seconds."""
 
+import re
+import warnings
 from collections.abc import Sequence
 from io import BytesIO
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from salience.experiments.summary import Summary
 from salience.experiments.training import Row
 from salience.reports import numbers
+from salience.reports.series import (
+    TRAIN,
+    Curve,
+    Look,
+    Measure,
+    arrival,
+    curve,
+    is_logarithmic,
+    looks,
+    tested,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["curves_png"]
+__all__ = ["INK", "PALETTE", "curves_png", "new_figure", "plain", "png", "tested_png", "tidy"]
 
-# Okabe and Ito's colours, which every kind of colour vision tells apart; grey is the baseline.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-BASELINE = "#555555"
+# Grey for the baseline, then Okabe and Ito's colours, which every colour vision tells apart.
+PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 INK = "#222222"
-LEAST = 1e-12  # a loss of exactly zero has no place on a logarithmic axis
-
-
-class Curve(NamedTuple):
-    """One method, over its seeds: means, and the range from the best seed to the worst."""
-
-    steps: list[int]
-    seconds: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
+LONGEST = 40  # characters of a name
+LEGEND_WIDTH = 120  # characters
 
 
 def curves_png(rows: Sequence[Row], summary: Summary) -> bytes:
-    """The figure as a PNG file; nothing of matplotlib's global state is touched."""
+    """The train loss as a PNG file, with the target and where each method met it."""
+    return _pair(rows, summary, TRAIN)
+
+
+def tested_png(rows: Sequence[Row], summary: Summary) -> bytes:
+    """The test error, or the perplexity, as a PNG file."""
+    return _pair(rows, summary, tested(rows))
+
+
+def _pair(rows: Sequence[Row], summary: Summary, measure: Measure) -> bytes:
+    """Against steps on the left, against seconds on the right."""
+    styles = looks(summary["methods"], summary["baseline"])
+    curves = {name: curve(rows, name, measure) for name in styles}
+    figure = new_figure(10, 4.4 + 0.22 * _legend_lines(curves))
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, on in ((left, "steps"), (right, "seconds")):
+        _draw(axes, curves, styles, on)
+        _mark(axes, curves, styles, on, summary, measure)
+        axes.set_xlabel({"steps": "steps", "seconds": "seconds of training"}[on], color=INK)
+        tidy(axes)
+    if is_logarithmic(curves, measure):
+        left.set_yscale("log")
+    unit = f" ({measure.unit})" if measure.unit else ""
+    left.set_ylabel(measure.title.lower() + unit, color=INK)
+    _legend(figure, left, curves)
+    figure.suptitle(_title(summary, measure), fontsize=11, color=INK)
+    return png(figure)
+
+
+def _draw(axes: "Axes", curves: dict[str, Curve], styles: dict[str, Look], on: str) -> None:
+    """A line for the mean of each method, on a band from its best seed to its worst."""
+    for name, found in curves.items():
+        x = found.steps if on == "steps" else found.seconds
+        colour, dash = PALETTE[styles[name].colour], DASHES[styles[name].dash]
+        axes.fill_between(x, found.low, found.high, color=colour, alpha=0.16, linewidth=0)
+        axes.plot(x, found.mean, dash, color=colour, linewidth=2)
+
+
+def _mark(
+    axes: "Axes",
+    curves: dict[str, Curve],
+    styles: dict[str, Look],
+    on: str,
+    summary: Summary,
+    measure: Measure,
+) -> None:
+    """The target, and where each mean is at or below it for the first time."""
+    target = summary["target_train_loss"]
+    if measure is not TRAIN or not target > 0:
+        return
+    axes.axhline(target, color=INK, linewidth=0.8, linestyle=":")
+    for name, found in curves.items():
+        place = arrival(found, target)
+        if place is not None:
+            x = found.steps if on == "steps" else found.seconds
+            colour = PALETTE[styles[name].colour]
+            axes.plot(x[place], found.mean[place], "o", color=colour, mec="white", ms=8)
+
+
+def _legend(figure: "Figure", axes: "Axes", curves: dict[str, Curve]) -> None:
+    figure.legend(
+        [line for line in axes.get_lines() if line.get_linewidth() == 2][: len(curves)],
+        [plain(name) for name in curves],
+        loc="outside lower center",
+        ncols=_legend_columns(curves),
+        frameon=False,
+        labelcolor=INK,
+        handlelength=2.6,
+    )
+
+
+def _legend_columns(curves: dict[str, Curve]) -> int:
+    widest = max(len(plain(name)) for name in curves) + 8
+    return max(1, min(len(curves), LEGEND_WIDTH // widest))
+
+
+def _legend_lines(curves: dict[str, Curve]) -> int:
+    return -(-len(curves) // _legend_columns(curves))
+
+
+def _title(summary: Summary, measure: Measure) -> str:
+    n = summary["methods"][summary["baseline"]]["n"]
+    seeds = f"mean and range of {n} seeds" if n > 1 else "one seed"
+    text = f"{plain(summary['task'])}: {seeds}"
+    if measure is not TRAIN:
+        return text
+    target = numbers.loss(summary["target_train_loss"])
+    return f"{text}; dotted: where {plain(summary['baseline'])} ended ({target})"
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure in inches; nothing of matplotlib's global state is touched."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.4), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
-    curves = {name: _curve(rows, name) for name in summary["methods"]}
-    for axes, on in ((by_steps, "steps"), (by_seconds, "seconds")):
-        _draw(axes, curves, on, summary)
-    by_steps.set_ylabel("train loss (whole training set)", color=INK)
-    by_steps.legend(frameon=False, loc="upper right", labelcolor=INK)
-    _title(figure, summary)
-    png = BytesIO()
-    figure.savefig(png, format="png", dpi=144)
-    return png.getvalue()
+    return figure
 
 
-def _draw(axes: "Axes", curves: dict[str, Curve], on: str, summary: Summary) -> None:
-    colours = iter(COLOURS * len(curves))
-    for name, curve in curves.items():
-        is_baseline = name == summary["baseline"]
-        colour = BASELINE if is_baseline else next(colours)
-        x = curve.steps if on == "steps" else curve.seconds
-        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(x, curve.mean, "--" if is_baseline else "-", color=colour, lw=2, label=name)
-        for place in _arrival(curve, summary["target_train_loss"]):
-            axes.plot(x[place], curve.mean[place], "o", color=colour, markeredgecolor="white", ms=8)
-    axes.axhline(summary["target_train_loss"], color=INK, linewidth=0.8, linestyle=":")
-    axes.set_xlabel({"steps": "steps", "seconds": "seconds of training"}[on], color=INK)
-    _tidy(axes)
-
-
-def _arrival(curve: Curve, target: float) -> list[int]:
-    """Where the mean is at or below the target for the first time; empty where it never is."""
-    return [i for i, mean in enumerate(curve.mean) if mean <= target][:1]
-
-
-def _tidy(axes: "Axes") -> None:
-    axes.set_yscale("log")
+def tidy(axes: "Axes", grid: Any = "both") -> None:
+    """Thin grid lines behind, no frame."""
     axes.margins(x=0.01)
-    axes.grid(True, which="major", color="#E6E6E6", linewidth=0.8)
+    axes.grid(True, which="major", axis=grid, color="#E6E6E6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def _title(figure: "Figure", summary: Summary) -> None:
-    n = summary["methods"][summary["baseline"]]["n"]
-    seeds = f"mean and range of {n} seeds" if n > 1 else "one seed"
-    target = numbers.loss(summary["target_train_loss"])
-    figure.suptitle(
-        f"{summary['task']}: {seeds}; dotted: where {summary['baseline']} ended ({target})",
-        fontsize=11,
-        color=INK,
-    )
+def png(figure: "Figure") -> bytes:
+    """The figure as a PNG file. A letter that the font lacks is no reason to speak up."""
+    content = BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(content, format="png", dpi=144)
+    return content.getvalue()
 
 
-def _curve(rows: Sequence[Row], method: str) -> Curve:
-    """Over seeds, at the steps where every seed was evaluated."""
-    at: dict[int, list[Row]] = {}
-    for row in rows:
-        if row["method"] == method:
-            at.setdefault(row["step"], []).append(row)
-    seeds = max(map(len, at.values()))
-    steps = sorted(step for step, found in at.items() if len(found) == seeds)
-    losses = [[max(row["train_loss"], LEAST) for row in at[step]] for step in steps]
-    return Curve(
-        steps,
-        [fmean(row["seconds"] for row in at[step]) for step in steps],
-        *_statistics(losses),
-    )
-
-
-def _statistics(losses: list[list[float]]) -> tuple[Any, Any, Any]:
-    return [fmean(group) for group in losses], [*map(min, losses)], [*map(max, losses)]
+def plain(text: str) -> str:
+    """A name as a label: on one line, not too long, and no formula whatever its dollar signs."""
+    line = re.sub(r"[\s\x00-\x1f\x7f]+", " ", text).strip()
+    short = line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return short.replace("$", r"\$")

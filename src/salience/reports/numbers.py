@@ -2,9 +2,9 @@
 
 import math
 
-from salience.experiments.summary import Spread
+from salience.experiments.summary import Spread, TestMeasure
 
-__all__ = ["loss", "percent", "ratio", "spread"]
+__all__ = ["loss", "measured", "percent", "ratio", "spread"]
 
 
 def loss(value: float) -> str:
@@ -15,6 +15,11 @@ def loss(value: float) -> str:
 def percent(value: float, digits: int = 0) -> str:
     """A share as a percentage: 82%."""
     return f"{100 * value:.{digits}f}%"
+
+
+def measured(measure: TestMeasure, value: float) -> str:
+    """A test error as a percentage, a perplexity as it is."""
+    return percent(value, 2) if measure == "test_error" else f"{value:.1f}"
 
 
 def ratio(value: float | None) -> str:

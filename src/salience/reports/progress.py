@@ -1,10 +1,11 @@
 """Training as it goes: live bars on a terminal, a few plain lines in a log."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from statistics import fmean
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from salience.experiments.training import Row
 from salience.reports import numbers
@@ -14,25 +15,33 @@ __all__ = ["watch"]
 LINES = 8  # in a log
 
 
-def watch(rows: Iterable[Row], runs: dict[str, int], steps: int, to: Console) -> Iterator[Row]:
-    """Pass the rows on and show how far each method is; ``runs`` has its number of seeds."""
+def watch(
+    rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console
+) -> Iterator[Row]:
+    """Pass the rows on and show how far each method is.
+
+    ``runs`` has the number of seeds of each method; each run is evaluated before its first step
+    and ``evaluations`` times after it.
+    """
     show = _live if to.is_terminal else _lines
-    return show(rows, runs, steps, to)
+    return show(rows, runs, evaluations, to)
 
 
-def _live(rows: Iterable[Row], runs: dict[str, int], steps: int, to: Console) -> Iterator[Row]:
-    """One bar per method, with the mean train loss of its seeds."""
+def _live(
+    rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console
+) -> Iterator[Row]:
+    """One bar per method, with the step and the mean train loss of its seeds."""
     latest: dict[str, dict[int, Row]] = {name: {} for name in runs}
     with _bars(to) as progress:
         bars = {
-            name: progress.add_task(name, total=steps * seeds, loss="")
+            name: progress.add_task(name, total=(evaluations + 1) * seeds, step=0, loss="")
             for name, seeds in runs.items()
         }
         for row in rows:
             seeds = latest[row["method"]]
             seeds[row["seed"]] = row
-            done = sum(each["step"] for each in seeds.values())
-            progress.update(bars[row["method"]], completed=done, loss=_loss(seeds.values()))
+            loss = _loss(seeds.values())
+            progress.update(bars[row["method"]], advance=1, step=row["step"], loss=loss)
             yield row
 
 
@@ -40,29 +49,35 @@ def _bars(to: Console) -> Progress:
     return Progress(
         TextColumn("{task.description:>10}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps   train loss {task.fields[loss]:<9}"),
+        TaskProgressColumn(),
+        TextColumn("step {task.fields[step]:<7} train loss {task.fields[loss]:<9}"),
         TimeRemainingColumn(),
         console=to,
     )
 
 
-def _lines(rows: Iterable[Row], runs: dict[str, int], steps: int, to: Console) -> Iterator[Row]:
+def _lines(
+    rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console
+) -> Iterator[Row]:
     """A line whenever every run has come another part of the way."""
+    count: Counter[tuple[str, int]] = Counter()
     at: dict[int, list[Row]] = {}
     told = 0
     for row in rows:
-        group = at.setdefault(row["step"], [])
+        evaluation = count[row["method"], row["seed"]]
+        count[row["method"], row["seed"]] += 1
+        group = at.setdefault(evaluation, [])
         group.append(row)
-        part = row["step"] * LINES // steps
+        part = evaluation * LINES // evaluations
         if len(group) == sum(runs.values()) and part > told:
             told = part
-            to.print(_line(row["step"], group, runs), highlight=False)
+            to.print(_line(group, runs), highlight=False)
         yield row
 
 
-def _line(step: int, group: list[Row], runs: dict[str, int]) -> str:
+def _line(group: list[Row], runs: dict[str, int]) -> str:
     losses = (f"{name} {_loss(r for r in group if r['method'] == name):<8}" for name in runs)
+    step = round(fmean(row["step"] for row in group))
     return f"step {step:>6}   train loss: {'   '.join(losses)}".rstrip()
 
 

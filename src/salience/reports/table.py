@@ -3,20 +3,10 @@
 from rich import box
 from rich.table import Table
 
-from salience.experiments.summary import MethodSummary, Summary
+from salience.experiments.summary import Final, MethodSummary, Summary, tested_by
 from salience.reports import numbers
 
 __all__ = ["summary_table"]
-
-MEASURES = (
-    "final train loss",
-    "worst train loss",
-    "test error",
-    "cost of a step",
-    "steps to target",
-    "  each seed alone",
-    "time to target",
-)
 
 
 def summary_table(summary: Summary) -> Table:
@@ -29,9 +19,15 @@ def summary_table(summary: Summary) -> Table:
     for name in methods:
         table.add_column(name, justify="right", no_wrap=True)
     columns = [_column(method) for method in methods.values()]
-    for measure, *cells in zip(MEASURES, *columns, strict=True):
+    for measure, *cells in zip(_measures(summary), *columns, strict=True):
         table.add_row(measure, *cells)
     return table
+
+
+def _measures(summary: Summary) -> tuple[str, ...]:
+    test = tested_by(summary["methods"][summary["baseline"]]["final"])
+    ends = ("final train loss", "worst train loss", test.replace("_", " "))
+    return (*ends, "cost of a step", "steps to target", "  each seed alone", "time to target")
 
 
 def _column(method: MethodSummary) -> list[str]:
@@ -39,12 +35,19 @@ def _column(method: MethodSummary) -> list[str]:
     return [
         numbers.spread(final["train_loss"]),
         numbers.spread(final["train_max_loss"]),
-        numbers.spread(final["test_error"], scale=100) + "%",
+        _test(final),
         numbers.ratio(method["step_cost_ratio"]),
         numbers.ratio(method["steps_to_target_ratio"]),
         _seeds(method["seeds_to_target"]),
         numbers.ratio(method["time_to_target_ratio"]),
     ]
+
+
+def _test(final: Final) -> str:
+    measure = tested_by(final)
+    if measure == "test_error":
+        return numbers.spread(final[measure], scale=100) + "%"
+    return numbers.spread(final[measure])
 
 
 def _seeds(ratios: list[float | None]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 
-from salience.experiments.summary import Final, MethodSummary, Summary
+from salience.experiments.summary import Final, MethodSummary, Summary, tested_by
 from salience.reports import numbers
 
 __all__ = ["verdicts"]
@@ -50,11 +50,10 @@ def _cost(ratio: float | None) -> str:
 
 
 def _test(final: Final, baseline: Final) -> str:
-    ours, theirs = final["test_error"], baseline["test_error"]
-    text = (
-        f"its test error was {numbers.percent(ours['mean'], 2)} "
-        f"against {numbers.percent(theirs['mean'], 2)}"
-    )
+    measure = tested_by(final)
+    ours, theirs = final[measure], baseline[measure]
+    own, other = (numbers.measured(measure, value["mean"]) for value in (ours, theirs))
+    text = f"its {measure.replace('_', ' ')} was {own} against {other}"
     if ours["std"] is None or theirs["std"] is None:
         return text + ", from one seed"
     # Two standard errors of the difference: less than that is what chance does with these seeds.

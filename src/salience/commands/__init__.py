@@ -1,0 +1,1 @@
+"""The commands of ``salience``, a module each; ``cli`` puts them together."""

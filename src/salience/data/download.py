@@ -1,0 +1,124 @@
+"""One file over HTTP: continued where it stopped, retried a few times, never waited for for ever.
+
+The file grows under a name of its own; it is the caller's to check and rename it.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import BinaryIO
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from salience.data.catalogue import DataError
+
+__all__ = ["Patience", "Progress", "download"]
+
+CHUNK = 1 << 16
+MOST = 1 << 30  # bytes; no set is nearly as large, so more is a server gone wrong
+NOT_SATISFIABLE = 416
+PASSING = (408, 425, 429, 500, 502, 503, 504)  # answers that may be better the next time
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that are there and, where the server says, how many there will be."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds of silence until a connection is given up, how many to try, the first pause."""
+
+    timeout: float = 30.0
+    attempts: int = 5
+    pause: float = 1.0  # doubles each time
+
+
+def download(address: str, part: Path, patience: Patience, progress: Progress) -> None:
+    """Fetch ``address`` into ``part``; what an earlier attempt left there is continued."""
+    problem = ""
+    for attempt in range(patience.attempts):
+        if attempt:
+            time.sleep(patience.pause * 2 ** (attempt - 1))
+        try:
+            return _transfer(address, part, patience.timeout, progress)
+        except HTTPError as error:
+            problem = _answer(error, address, part)
+        except (OSError, HTTPException) as error:  # timeouts and refused connections among them
+            problem = str(getattr(error, "reason", error)) or type(error).__name__
+    raise DataError(
+        f"{address} could not be fetched in {patience.attempts} attempts ({problem}): "
+        "run the command again to continue where it stopped"
+    )
+
+
+def _answer(error: HTTPError, address: str, part: Path) -> str:
+    """What the server said, where asking again may help."""
+    error.close()
+    if error.code == NOT_SATISFIABLE:
+        part.unlink(missing_ok=True)  # longer than the file itself, so it is another's
+    elif error.code not in PASSING:
+        raise DataError(
+            f"{address} cannot be fetched (the server answered {error.code} {error.reason}): "
+            "see whether the address opens in a browser"
+        ) from error
+    return f"the server answered {error.code} {error.reason}"
+
+
+def _transfer(address: str, part: Path, timeout: float, progress: Progress) -> None:
+    """One attempt."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "salience"} | ({"Range": f"bytes={have}-"} if have else {})
+    with urlopen(Request(address, headers=headers), timeout=timeout) as response:
+        start = _start(response, have, part)
+        length = response.headers["Content-Length"]
+        total = start + int(length) if length else None
+        with _opened(part, "ab" if start else "wb") as file:
+            there = _copy(response, file, start, total, progress)
+            os.fsync(file.fileno())  # on the disk before it can get its final name
+    if total is not None and there < total:
+        raise ConnectionError(f"the connection ended after {there} of {total} bytes")
+
+
+def _start(response: HTTPResponse, have: int, part: Path) -> int:
+    """Where the body begins: servers may send the rest that was asked for, or all of it."""
+    if response.status != 206:
+        return 0
+    if not response.headers["Content-Range"].startswith(f"bytes {have}-"):
+        part.unlink(missing_ok=True)
+        raise ConnectionError("the server continued in the wrong place")
+    return have
+
+
+def _copy(
+    response: HTTPResponse, file: BinaryIO, there: int, total: int | None, progress: Progress
+) -> int:
+    progress(there, total)
+    while chunk := response.read1(CHUNK):  # what has come is kept, should the rest never come
+        _write(file, chunk)
+        there += len(chunk)
+        if there > MOST:
+            raise DataError(f"{response.url} does not end: gave up after {there} bytes")
+        progress(there, total)
+    return there
+
+
+def _opened(part: Path, mode: str) -> BinaryIO:
+    try:
+        return part.open(mode)  # type: ignore[return-value]
+    except OSError as error:
+        raise _unwritable(part, error) from error
+
+
+def _write(file: BinaryIO, chunk: bytes) -> None:
+    """A full disk is no matter of the network: it is told at once and not tried again."""
+    try:
+        file.write(chunk)
+        file.flush()
+    except OSError as error:
+        raise _unwritable(Path(os.fsdecode(file.name)), error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot write {path}: {error.strerror or error}")
