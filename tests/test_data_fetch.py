@@ -19,10 +19,11 @@ from typer.testing import CliRunner
 
 import salience
 from salience import cli
-from salience.data import catalogue, download
-from salience.data.catalogue import CATALOGUE, Collection, DataError, Download, File, checked
+from salience.data import archive, catalogue, download
+from salience.data.catalogue import CATALOGUE, Collection, Download, File, checked
 from salience.data.download import Patience
 from salience.data.fetch import fetch, inspect
+from salience.errors import DataError
 from salience.reports.downloads import fetch_all
 
 HASTY = Patience(timeout=0.3, attempts=3, pause=0.01)
@@ -68,11 +69,11 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(body, start, mood)
 
     def answer(self, body, start, mood):
+        start += mood == "wrong place"
         rest = body[start:]
         self.send_response(206 if start else 200)
         if start:
-            first = start + (mood == "wrong place")
-            self.send_header("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
         if mood != "no length":
             self.send_header("Content-Length", str(len(rest)))
         self.end_headers()
@@ -109,7 +110,7 @@ def pack(members):
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, content in members:
             info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
-            info.size = 0 if isinstance(content, tarfile.TarInfo) else len(content)
+            info.size = info.size if info is content else len(content)
             tar.addfile(info, None if info is content else io.BytesIO(content))
     return packed.getvalue()
 
@@ -163,11 +164,12 @@ def test_a_server_that_falls_silent_is_given_up_and_tried_again(server, tmp_path
     assert server.asked == [None, f"bytes={HALF}-"]
 
 
-@pytest.mark.parametrize("mood", ["no range", "wrong place"])
-def test_a_server_that_cannot_continue_begins_again(server, tmp_path, mood):
+@pytest.mark.parametrize(("mood", "then"), [("no range", []), ("wrong place", [None])])
+def test_a_server_that_cannot_continue_begins_again(server, tmp_path, mood, then):
     server.moods = ["truncated", mood]
     fetch(one_file(server), tmp_path, patience=HASTY)
     assert (tmp_path / "tiny/data.bin").read_bytes() == BODY
+    assert server.asked == [None, f"bytes={HALF}-", *then]
 
 
 def test_a_body_of_unknown_length_is_judged_by_its_checksum(server, tmp_path):
@@ -256,6 +258,8 @@ def test_a_damaged_file_is_replaced_where_it_lies(server, tmp_path):
     tiny = one_file(server)
     assert inspect(tiny, tmp_path, thorough=False) == {place / "data.bin": "ok"}
     assert inspect(tiny, tmp_path, thorough=True) == {place / "data.bin": "damaged"}
+    (place / "data.bin").write_bytes(BODY[:-1])
+    assert inspect(tiny, tmp_path, thorough=False) == {place / "data.bin": "damaged"}
     fetch(tiny, tmp_path, patience=HASTY)
     assert inspect(tiny, tmp_path, thorough=True) == {place / "data.bin": "ok"}
     assert not (tmp_path / "tiny").exists()
@@ -293,10 +297,17 @@ def test_an_archive_gives_its_known_files_and_nothing_else(server, tmp_path):
         assert (tmp_path / "tiny" / name).read_bytes() == content
 
 
-def link(name, target, kind=tarfile.SYMTYPE):
+def link(name, target, kind=tarfile.SYMTYPE, size=0):
     info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
+    info.type, info.linkname, info.size = kind, target, size
     return (name, info)
+
+
+RIGHT_BUT_LINKED = [
+    good_members()[0],
+    ("top/data/other", PARTS["two.txt"]),
+    link("top/data/two.txt", "other", size=len(PARTS["two.txt"])),
+]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +339,7 @@ def test_an_archive_that_points_outside_is_refused_whole(server, tmp_path, bad, 
         [good_members()[0], ("top/data/two.txt", PARTS["two.txt"][:-1])],
         [good_members()[0], ("top/data/two.txt", PARTS["two.txt"].upper())],
         [good_members()[0], ("data/two.txt", PARTS["two.txt"])],
-        [good_members()[0], link("top/data/two.txt", "one.txt")],
+        RIGHT_BUT_LINKED,
     ],
     ids=["missing", "short", "altered", "elsewhere", "a link"],
 )
@@ -336,6 +347,17 @@ def test_all_files_of_an_archive_or_none(server, tmp_path, members):
     with pytest.raises(DataError, match=r"does not hold the published two\.txt"):
         fetch(archived(server, pack(members)), tmp_path, patience=HASTY)
     assert names(tmp_path) == ["tiny"]
+
+
+def test_a_file_of_another_size_is_not_even_unpacked(server, tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(
+        archive, "_take", lambda _, member, to: taken.append((member.name, to.name))
+    )
+    members = [("top/data/two.txt", b"far too large" * 1000), good_members()[0]]
+    with pytest.raises(DataError, match="does not hold"):
+        fetch(archived(server, pack(members)), tmp_path, patience=HASTY)
+    assert taken == [("./top/data/one.txt", "one.txt")]
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,16 @@ def test_from_loader_chooses_from_a_stream(
     loader.load_state_dict(state)
 
 
+def test_a_short_last_pool_gives_a_short_batch(dataset: TensorDataset, model: nn.Module) -> None:
+    pools = DataLoader(dataset, batch_size=18)  # 18, 18 and 4 examples
+    loader = ImportanceLoader.from_loader(pools, 9, model=model, loss=cross_entropy)
+    sizes = []
+    for x, y in loader:
+        loader.mean(cross_entropy(model, (x, y))).backward()
+        sizes.append(len(x))
+    assert sizes == [9, 9, 4]
+
+
 def test_from_loader_has_the_length_of_the_pools(dataset: TensorDataset, model: nn.Module) -> None:
     pools = DataLoader(dataset, batch_size=16)
     assert len(ImportanceLoader.from_loader(pools, 4, model=model, loss=cross_entropy)) == 3

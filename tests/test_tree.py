@@ -40,7 +40,7 @@ def test_find_agrees_with_searching_the_cumulated_masses(
     points = random.random(300)
     away_from_ends = np.abs(points[:, None] * ends[-1] - ends).min(axis=1) > 1e-9
     expected = ends.searchsorted(points * ends[-1], side="right")
-    found = tree.find(points, rates, floor)
+    found = tree.find(points * ends[-1], rates, floor)
     np.testing.assert_array_equal(found[away_from_ends], expected[away_from_ends])
     assert (mass[found] > 0).all()
     np.testing.assert_allclose(tree.mass(found, rates, floor), mass[found])
@@ -57,7 +57,7 @@ def test_what_has_no_mass_is_never_found(masses: list[float], point: float) -> N
         return
     tree = SumTree(len(masses), columns=1)
     tree.fill(0, np.array(masses))
-    (found,) = tree.find(np.array([point]), (1.0,), 0.0)
+    (found,) = tree.find(np.array([point]) * tree.total((1.0,)), (1.0,), 0.0)
     assert masses[found] > 0
 
 

@@ -12,7 +12,14 @@ Swap the loader and the mean, and training sees the examples it learns most from
 
 from salience import functional
 from salience.distribution import Adaptive, Constant, Smoothing
-from salience.errors import ArgumentError, LossError, SalienceError, StateError, UsageError
+from salience.errors import (
+    ArgumentError,
+    DataError,
+    LossError,
+    SalienceError,
+    StateError,
+    UsageError,
+)
 from salience.loader import Draw, ImportanceLoader, ImportanceSampler
 from salience.scores import Score
 
@@ -22,6 +29,7 @@ __all__ = [
     "Adaptive",
     "ArgumentError",
     "Constant",
+    "DataError",
     "Draw",
     "ImportanceLoader",
     "ImportanceSampler",

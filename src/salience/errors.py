@@ -2,12 +2,13 @@
 
 SalienceError
 ├── ArgumentError   (also a ValueError): an argument that cannot work, with its value and the remedy
+├── DataError       : files of a data set that are missing, damaged or cannot be fetched
 ├── LossError       (also a ValueError): losses that are not one finite number >= 0 per example
 ├── StateError      (also a ValueError): a saved state that belongs to something else
 └── UsageError      (also a RuntimeError): a call at the wrong moment
 """
 
-__all__ = ["ArgumentError", "LossError", "SalienceError", "StateError", "UsageError"]
+__all__ = ["ArgumentError", "DataError", "LossError", "SalienceError", "StateError", "UsageError"]
 
 
 class SalienceError(Exception):
@@ -16,6 +17,10 @@ class SalienceError(Exception):
 
 class ArgumentError(SalienceError, ValueError):
     """An argument that cannot work; the message names its value and the remedy."""
+
+
+class DataError(SalienceError):
+    """Files of a data set that are missing, damaged or cannot be fetched."""
 
 
 class LossError(SalienceError, ValueError):

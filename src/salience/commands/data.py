@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from salience.commands.common import one_sentence
+from salience.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +68,7 @@ def add(app: "Typer") -> None:
 def _list(given: Path | None) -> None:
     from rich.console import Console
 
-    from salience.data.catalogue import CATALOGUE, DataError, data_dir
+    from salience.data.catalogue import CATALOGUE, data_dir
     from salience.reports.downloads import list_table
 
     try:

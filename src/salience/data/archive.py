@@ -7,7 +7,8 @@ import zlib
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from salience.data.catalogue import DataError, Download, File, condition
+from salience.data.catalogue import Download, File, condition
+from salience.errors import DataError
 
 __all__ = ["extract"]
 

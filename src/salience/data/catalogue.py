@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from salience.errors import ArgumentError, SalienceError
+from salience.errors import ArgumentError, DataError
 
 __all__ = [
     "CATALOGUE",
     "Collection",
     "Condition",
-    "DataError",
     "Download",
     "File",
     "checked",
@@ -27,10 +26,6 @@ __all__ = [
 DIRECTORY = "SALIENCE_DATA"  # environment variable
 
 Condition = Literal["ok", "missing", "damaged"]
-
-
-class DataError(SalienceError):
-    """Data that is missing, damaged or cannot be fetched; the message says how to get it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Collection:
-    """A data set. Its files lie in the first of ``folders`` that has any; new ones in the first."""
+    """A data set. It lies in that one of ``folders`` with most of its files; new, in the first."""
 
     name: str
     about: str

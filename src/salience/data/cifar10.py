@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from salience.data.augment import Augmented
-from salience.data.catalogue import DataError, checked
+from salience.data.catalogue import checked
 from salience.data.images import Images, Scale
+from salience.errors import DataError
 
 __all__ = ["SCALE", "cifar10", "cifar10_augmented", "read_records"]
 

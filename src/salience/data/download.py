@@ -13,7 +13,7 @@ from typing import BinaryIO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from salience.data.catalogue import DataError
+from salience.errors import DataError
 
 __all__ = ["Patience", "Progress", "download"]
 
@@ -72,8 +72,8 @@ def _transfer(address: str, part: Path, timeout: float, progress: Progress) -> N
     headers = {"User-Agent": "salience"} | ({"Range": f"bytes={have}-"} if have else {})
     with urlopen(Request(address, headers=headers), timeout=timeout) as response:
         start = _start(response, have, part)
-        length = response.headers["Content-Length"]
-        total = start + int(length) if length else None
+        length = response.headers.get("Content-Length", "")
+        total = start + int(length) if length.isdecimal() else None
         with _opened(part, "ab" if start else "wb") as file:
             there = _copy(response, file, start, total, progress)
             os.fsync(file.fileno())  # on the disk before it can get its final name
@@ -85,7 +85,7 @@ def _start(response: HTTPResponse, have: int, part: Path) -> int:
     """Where the body begins: servers may send the rest that was asked for, or all of it."""
     if response.status != 206:
         return 0
-    if not response.headers["Content-Range"].startswith(f"bytes {have}-"):
+    if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
         part.unlink(missing_ok=True)
         raise ConnectionError("the server continued in the wrong place")
     return have

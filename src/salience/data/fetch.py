@@ -8,7 +8,6 @@ from salience.data.archive import extract
 from salience.data.catalogue import (
     Collection,
     Condition,
-    DataError,
     Download,
     File,
     condition,
@@ -16,6 +15,7 @@ from salience.data.catalogue import (
     matches,
 )
 from salience.data.download import Patience, Progress, download
+from salience.errors import DataError
 
 __all__ = ["fetch", "inspect"]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from salience.data.catalogue import DataError, checked
+from salience.data.catalogue import checked
 from salience.data.images import Images, Scale
+from salience.errors import DataError
 
 __all__ = ["SCALE", "mnist", "read_idx"]
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from salience.data.batches import Stacked, collate
-from salience.data.catalogue import DataError, checked
+from salience.data.catalogue import checked
+from salience.errors import DataError
 
 __all__ = ["CONTEXT", "END", "PADDING", "Words", "penn_treebank", "read_sentences"]
 

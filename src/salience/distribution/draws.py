@@ -136,10 +136,11 @@ class WholeDataset:
         floor = float(self._smoothing.constant(total / tree.n))
         if total + floor <= 0:  # every score and the smoothing are zero: all alike
             rates, total, floor = (0.0, 0.0), 0.0, 1.0
+        total += floor * tree.n
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
-        found = tree.find(points.numpy(), rates, floor)
+        found = tree.find(points.numpy() * total, rates, floor)
         mass = tree.mass(found, rates, floor)
-        p = torch.from_numpy(mass / (total + floor * tree.n))
+        p = torch.from_numpy(mass / total)
         return Drawn(torch.from_numpy(found), p, tree.n, torch.from_numpy(mass - floor))
 
     def refresh(self, indices: Tensor) -> None:

@@ -66,13 +66,16 @@ class SumTree:
         return mass if isinstance(mass, np.ndarray) else np.full(len(indices), floor)
 
     def find(self, points: Floats, rates: Sequence[float], floor: float) -> Ints:
-        """The examples that lie under ``points``, in [0, 1), when the masses are laid in line."""
+        """The examples that lie under ``points`` when the masses are laid in line.
+
+        ``points`` are in [0, total mass).
+        """
         # Padding at the end of a level gets the floor too, which does no harm: it lies beyond the
         # total, where no point is.
         span = FAN ** (len(self._levels) - 1)
         ends = self._masses(-1, None, rates, floor * span).cumsum()
         # Rounding may leave a point just outside its row: back onto the line.
-        left = np.minimum(points * (self.total(rates) + floor * self.n), _below(ends[-1]))
+        left = np.minimum(points, _below(ends[-1]))
         found = ends.searchsorted(left, side="right")
         if len(self._levels) > 1:
             left = left - np.where(found > 0, ends[found - 1], 0.0)

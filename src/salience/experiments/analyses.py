@@ -1,4 +1,4 @@
-"""From the runs of a target to its charts, claims and tables: one function per figure or table.
+"""From the runs of a target to its charts, claims and tables: one function per figure.
 
 The paper's own numbers stand beside ours as data; whatever is said about ours is computed.
 """
@@ -6,7 +6,7 @@ The paper's own numbers stand beside ours as data; whatever is said about ours i
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from salience.experiments.charts import Chart, Line, Panel, Table
@@ -16,32 +16,29 @@ from salience.experiments.measures import (
     arrivals,
     mean_and_range,
     moving,
-    nearest,
     spearman,
     until,
 )
 from salience.experiments.summary import tested_by
-from salience.experiments.tasks import STEPS
 
 __all__ = [
     "EPOCH",
-    "EPOCHS",
     "NAMES",
-    "PAPER_TABLE",
     "Analysis",
     "Material",
+    "Runs",
     "gnorm_vs_loss",
     "largest_loss",
+    "paired",
+    "same_or_better",
     "speed",
-    "stage_steps",
-    "table1",
     "tracking",
     "variance",
+    "with_std",
 ]
 
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank"}
 EPOCH = {"mnist": 300, "cifar10": 300, "ptb": 2000}  # mini-batches, by the paper's definition
-EPOCHS = {"mnist": (5, 10, 20), "cifar10": (50, 100, 150), "ptb": (10, 30, 50)}  # of the table
 SMOOTH = 7  # evaluations in the moving average of figure 1a: a little more than an epoch
 LAST = 5  # evaluations that the end of a run is judged by, the window of figure 1b
 # "The same" test error: within a tenth of it; a perplexity moves less, so within a fiftieth.
@@ -49,26 +46,6 @@ MARGIN = {"test_error": 0.1, "test_perplexity": 0.02}
 # Time to uniform's loss over uniform's own; CIFAR-10 before the learning rate falls.
 PAPER_SECONDS = {"cifar10": {"loss": 0.70, "approx": 0.85}, "ptb": {"approx": 0.80}}
 BEFORE_DROP = {"cifar10": 0.7, "ptb": 1.0}  # the share of the schedule that figures in seconds show
-
-METHODS = ("uniform", "loss k=1", "loss k=0.5", "approx k=1", "approx k=0.5")
-# Table 1: error in percent (perplexity for Penn Treebank) and standard deviation, by epoch.
-PAPER_TABLE: dict[str, dict[int, tuple[tuple[float, float], ...]]] = {
-    "mnist": {
-        5: ((0.79, 0.11), (0.73, 0.11), (0.56, 0.04), (0.83, 0.06), (0.65, 0.05)),
-        10: ((0.64, 0.10), (0.56, 0.07), (0.52, 0.05), (0.60, 0.06), (0.61, 0.04)),
-        20: ((0.56, 0.07), (0.53, 0.08), (0.47, 0.04), (0.53, 0.06), (0.54, 0.06)),
-    },
-    "cifar10": {
-        50: ((12.33, 0.39), (10.68, 0.65), (9.58, 0.16), (11.54, 0.55), (10.78, 0.09)),
-        100: ((10.19, 0.24), (9.74, 0.44), (9.20, 0.55), (9.71, 0.14), (9.90, 0.47)),
-        150: ((7.97, 0.10), (7.77, 0.14), (7.44, 0.14), (7.61, 0.07), (7.64, 0.27)),
-    },
-    "ptb": {
-        10: ((184.5, 1.56), (178.3, 2.47), (187.2, 1.61), (179.4, 6.20), (180.0, 4.78)),
-        30: ((138.6, 0.60), (137.8, 1.53), (139.0, 0.72), (136.2, 2.98), (134.3, 2.19)),
-        50: ((130.3, 0.63), (129.9, 1.27), (130.5, 0.21), (128.2, 2.02), (127.4, 1.45)),
-    },
-}
 
 Runs = dict[str, list[Trace]]
 """Of one task: for each method's label, a trace per seed."""
@@ -136,14 +113,30 @@ def _variance_claims(label: str, runs: Runs) -> list[Claim]:
     }
     said = f"draws by {label} have less gradient variance than uniform ones"
     pool = f"with the pool drawn first, steps by {label} have less variance than uniform ones"
-    steps = f"{label} reaches the final train loss of uniform in fewer steps"
-    what, own = "variance over uniform's", arrivals(runs[label], runs["uniform"], "step")
-    more = {"paper": 1 / 6} if label == "loss" else {}
+    what, more = "variance over uniform's", {"paper": 1 / 6} if label == "loss" else {}
     return [
         below(f"{label}: variance", said, means["variance_ratio"], 1.0, what),
         below(f"{label}: variance with its pool", pool, means["pooled_ratio"], 1.0, what),
-        sooner(f"{label}: fewer steps", steps, own, "share of the steps", **more),
+        _fewer_steps(label, runs, **more),
     ]
+
+
+def _fewer_steps(label: str, runs: Runs, **more: Any) -> Claim:
+    own, base = runs[label], runs["uniform"]
+    said = f"{label} reaches the final train loss of uniform in fewer steps"
+    finals, found = paired(own, base, _final_loss), arrivals(own, base, "step")
+    return sooner(f"{label}: fewer steps", said, found, finals, "share of the steps", **more)
+
+
+def _less_time(label: str, early: Runs, when: str, **more: Any) -> Claim:
+    own, base = early[label], early["uniform"]
+    said = f"{label} reaches the final train loss of uniform in less time{when}"
+    finals, found = paired(own, base, _final_loss), arrivals(own, base, "seconds")
+    return sooner(f"{label}: less time", said, found, finals, "share of the time", **more)
+
+
+def _final_loss(trace: Trace) -> float:
+    return trace.rows[-1]["train_loss"]
 
 
 def _slower(runs: Runs) -> Claim:
@@ -174,14 +167,14 @@ def _k_claims(runs: Runs) -> list[Claim]:
         below(
             f"k={k} lowers the maximum",
             f"with k={k} the maximum train loss is lower than with k=1",
-            _paired(runs[f"k={k}"], runs["k=1"], _final_maximum),
+            paired(runs[f"k={k}"], runs["k=1"], _final_maximum),
             1.0,
             what,
         )
         for k in ("0", "0.5", "0.75")
     ]
-    alike = "k=1 leaves the maximum train loss where uniform sampling does"
-    ratios = _paired(runs["k=1"], runs["uniform"], _final_maximum)
+    alike = "with k=1 the maximum train loss is where uniform sampling leaves it"
+    ratios = paired(runs["k=1"], runs["uniform"], _final_maximum)
     return [*claims, same("k=1 is like uniform", alike, ratios, 0.25, "maximum over uniform's")]
 
 
@@ -227,22 +220,13 @@ def _by_seconds(runs: Runs, task: str) -> list[Line]:
 
 def _speed_claims(task: str, runs: Runs, early: Runs) -> list[Claim]:
     claims = []
+    when = "" if BEFORE_DROP[task] == 1 else " (before the learning rate falls)"
     for label in ("loss", "approx"):
         paper = PAPER_SECONDS[task].get(label)
         more = {} if paper is None else {"paper": paper}
-        steps = arrivals(runs[label], runs["uniform"], "step")
-        seconds = arrivals(early[label], early["uniform"], "seconds")
-        goal = f"{label} reaches the final train loss of uniform in"
-        when = "" if BEFORE_DROP[task] == 1 else " (before the learning rate falls)"
         claims += [
-            sooner(f"{label}: fewer steps", f"{goal} fewer steps", steps, "share of the steps"),
-            sooner(
-                f"{label}: less time",
-                f"{goal} less time{when}",
-                seconds,
-                "share of the time",
-                **more,
-            ),
+            _fewer_steps(label, runs),
+            _less_time(label, early, when, **more),
             _tested(f"{label}: test", label, runs[label], runs["uniform"]),
         ]
     return [*claims, _online(task, runs)]
@@ -250,112 +234,26 @@ def _speed_claims(task: str, runs: Runs, early: Runs) -> list[Claim]:
 
 def _online(task: str, runs: Runs) -> Claim:
     """The paper found online selection about as fast on CIFAR-10, and failing on Penn Treebank."""
-    own, base = runs["online-selection"], runs["uniform"]
-    if task == "ptb":
-        ratios = _paired(own, base, lambda trace: trace.rows[-1]["train_loss"])
-        said = "online selection does not get down to the final train loss of uniform"
-        return above("online-selection: fails", said, ratios, 1.0, "final loss over uniform's")
-    said = "online selection reaches the final train loss of uniform in fewer steps"
-    reached = arrivals(own, base, "step")
-    return sooner("online-selection: fewer steps", said, reached, "share of the steps")
+    if task != "ptb":
+        return _fewer_steps("online-selection", runs)
+    ratios = paired(runs["online-selection"], runs["uniform"], _final_loss)
+    said = "online selection does not get down to the final train loss of uniform"
+    return above("online-selection: fails", said, ratios, 1.0, "final loss over uniform's")
 
 
 def _tested(name: str, label: str, own: list[Trace], base: list[Trace]) -> Claim:
     measure = tested_by(base[0].rows[-1])
-    ratios = _paired(own, base, lambda trace: trace.rows[-1][measure])
-    return _no_worse(name, label, ratios, measure)
+    ratios = paired(own, base, lambda trace: trace.rows[-1][measure])
+    return same_or_better(name, label, ratios, measure)
 
 
-def _no_worse(name: str, label: str, ratios: Sequence[float], measure: str, **more: Any) -> Claim:
+def same_or_better(
+    name: str, label: str, ratios: Sequence[float], measure: str, **more: Any
+) -> Claim:
+    """The paper's claim about test errors, for one ratio to uniform per seed."""
     what = measure.replace("_", " ")
     said = f"the {what} of {label} is the same as uniform's or better"
     return no_worse(name, said, ratios, MARGIN[measure], f"{what} over uniform's", **more)
-
-
-# -------------------------------------------------------------------------------------- table 1
-
-
-def stage_steps(task: str, steps: int) -> list[float]:
-    """The steps of the table's three stages in a schedule of ``steps`` instead of the paper's."""
-    return [epoch * EPOCH[task] * steps / STEPS[task] for epoch in EPOCHS[task]]
-
-
-def table1(material: Material) -> Analysis:
-    """Test error or perplexity at three stages of training, beside the paper's."""
-    columns = ["task", "epoch", "step", "method", "mean", "std", "n", "paper mean", "paper std"]
-    rows = [row for task, runs in material.runs.items() for row in _table_rows(task, runs)]
-    panels = [_table_panel(task, [r for r in rows if r[0] == task]) for task in material.runs]
-    chart = Chart("table1", f"Table 1. {'; '.join(material.stated.values())}", panels)
-    claims = [claim for task, runs in material.runs.items() for claim in _table_claims(task, runs)]
-    return Analysis([chart], claims, [Table("table1", columns, rows)])
-
-
-def _table_rows(task: str, runs: Runs) -> list[list[Any]]:
-    rows = []
-    for stage, (epoch, paper) in enumerate(PAPER_TABLE[task].items()):
-        for label, theirs in zip(METHODS, paper, strict=True):
-            found = [_at_stage(task, trace, stage) for trace in runs[label]]
-            values = [value * _unit(task) for _, value in found]
-            std = stdev(values) if len(values) > 1 else None
-            ours = [found[0][0], label, fmean(values), std, len(values)]
-            rows.append([task, epoch, *ours, *theirs])
-    return rows
-
-
-def _at_stage(task: str, trace: Trace, stage: int) -> tuple[int, float]:
-    """The evaluation nearest to the stage: its step, and the measure over the whole test set."""
-    steps = [row["step"] for row in trace.rows]
-    at = nearest(steps, stage_steps(task, steps[-1])[stage])
-    measure = tested_by(trace.rows[at])
-    return steps[at], trace.observed[at][measure]
-
-
-def _unit(task: str) -> float:
-    """Errors are shown in percent."""
-    return 1.0 if task == "ptb" else 100.0
-
-
-def _table_panel(task: str, rows: list[list[Any]]) -> Panel:
-    y = "validation perplexity" if task == "ptb" else "test error, %"
-    lines = []
-    for label in METHODS:
-        own = [row for row in rows if row[3] == label]
-        x = [float(row[1]) for row in own]
-        lines.append(_with_std(label, x, [r[4] for r in own], [r[5] or 0.0 for r in own]))
-        theirs = _with_std(f"{label} (paper)", x, [r[7] for r in own], [r[8] for r in own], label)
-        lines.append(theirs)
-    return Panel(NAMES[task], "epochs of the paper's schedule", y, lines)
-
-
-def _with_std(
-    label: str, x: list[float], mean: list[float], std: list[float], like: str | None = None
-) -> Line:
-    low = [m - s for m, s in zip(mean, std, strict=True)]
-    high = [m + s for m, s in zip(mean, std, strict=True)]
-    return Line(label, x, mean, low, high, like)
-
-
-def _table_claims(task: str, runs: Runs) -> list[Claim]:
-    """Every method at the last stage; for images also the early help of the bias."""
-    measure = tested_by(runs["uniform"][0].rows[-1])
-    claims = []
-    for place, label in enumerate(METHODS[1:], start=1):
-        ratios = _paired(runs[label], runs["uniform"], lambda trace: _at_stage(task, trace, 2)[1])
-        theirs = PAPER_TABLE[task][EPOCHS[task][2]]
-        paper = theirs[place][0] / theirs[0][0]
-        name = f"{task}, {label}: test"
-        claims.append(_no_worse(name, f"{label} on {NAMES[task]}", ratios, measure, paper=paper))
-    return claims if task == "ptb" else [*claims, _early_help(task, runs)]
-
-
-def _early_help(task: str, runs: Runs) -> Claim:
-    ratios = _paired(
-        runs["loss k=0.5"], runs["uniform"], lambda trace: _at_stage(task, trace, 0)[1]
-    )
-    theirs = PAPER_TABLE[task][EPOCHS[task][0]]
-    said = f"early on {NAMES[task]}, loss k=0.5 has a lower test error than uniform"
-    what, paper = "test error over uniform's", theirs[2][0] / theirs[0][0]
-    return below(f"{task}: the bias helps early", said, ratios, 1.0, what, paper=paper)
 
 
 # ------------------------------------------------------------------ gradient norm against loss
@@ -382,7 +280,7 @@ def _samples(traces: list[Trace], key: str) -> list[float]:
 def _sorted_panel(task: str, norms: list[float], losses: list[float], window: int = 50) -> Panel:
     order = sorted(range(len(norms)), key=norms.__getitem__)
     mean, std = moving([losses[i] for i in order], window)
-    line = _with_std("moving average of 50", [float(i) for i in range(len(order))], mean, std)
+    line = with_std("moving average of 50", [float(i) for i in range(len(order))], mean, std)
     r = spearman(norms, losses)
     title = f"{NAMES[task]}: rank correlation {r:.2f}"
     return Panel(title, "samples, by gradient norm", "loss", [line])
@@ -427,6 +325,15 @@ def _third(curve: list[float], *, last: bool) -> list[float]:
 # -------------------------------------------------------------------------------------- columns
 
 
+def with_std(
+    label: str, x: list[float], mean: list[float], std: list[float], like: str | None = None
+) -> Line:
+    """A line with one standard deviation to either side."""
+    low = [m - s for m, s in zip(mean, std, strict=True)]
+    high = [m + s for m, s in zip(mean, std, strict=True)]
+    return Line(label, x, mean, low, high, like)
+
+
 def _column(trace: Trace, key: str) -> list[float]:
     rows: Iterable[Any] = trace.rows
     return [float(row[key]) for row in rows]
@@ -443,7 +350,7 @@ def _observations(traces: list[Trace], key: str) -> tuple[list[float], list[list
     return steps, [[trace.observed[i][key] for i in at] for trace in traces]
 
 
-def _paired(own: list[Trace], base: list[Trace], value: Callable[[Trace], float]) -> list[float]:
+def paired(own: list[Trace], base: list[Trace], value: Callable[[Trace], float]) -> list[float]:
     """Ratios of the same seed, which starts from the same weights with every method."""
     return [_over(value(a), value(b)) for a, b in zip(own, base, strict=True)]
 

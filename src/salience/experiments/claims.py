@@ -114,19 +114,29 @@ def same(
     return _claim(name, statement, ratios, holds, what, 1.0, {"margin": margin, **more})
 
 
-def sooner(name: str, statement: str, arrivals: Sequence[Arrival], what: str, **more: Any) -> Claim:
+def sooner(
+    name: str,
+    statement: str,
+    arrivals: Sequence[Arrival],
+    finals: Sequence[float],
+    what: str,
+    **more: Any,
+) -> Claim:
     """The target reached with less than the baseline needed; one arrival per seed.
 
     A seed that never got there counts with its whole run, which is less than it would have
-    needed. That is enough to refute the claim, and never enough to support it.
+    needed: that supports nothing. It refutes the claim where the final losses, given in
+    ``finals`` over the baseline's, are above the baseline's for certain.
     """
     ratios, reached = [a.ratio for a in arrivals], sum(a.reached for a in arrivals)
-    holds = judge(interval(ratios), "below", 1.0)
-    if holds and reached < len(arrivals):
-        holds = None
-    short = f", reached by {reached} of {len(arrivals)}" if reached < len(arrivals) else ""
-    claim = _claim(name, statement, ratios, holds, what, 1.0, {"reached": reached, **more})
-    return _with_evidence(claim, claim.evidence + short)
+    numbers = {"reached": reached, "final_loss_ratios": list(finals), **more}
+    if reached == len(arrivals):
+        holds = judge(interval(ratios), "below", 1.0)
+        return _claim(name, statement, ratios, holds, what, 1.0, numbers)
+    holds = False if judge(interval(finals), "above", 1.0) else None
+    claim = _claim(name, statement, ratios, holds, what, 1.0, numbers)
+    short = f"reached by {reached} of {len(arrivals)}, final loss over uniform's "
+    return _with_evidence(claim, f"{claim.evidence}; {short}{_shown(interval(finals))}")
 
 
 def correlated(name: str, statement: str, r: float, samples: int) -> Claim:
@@ -142,12 +152,10 @@ def paragraph(begin: str, claims: Sequence[Claim]) -> str:
     """All claims as running text, with the count of the outcomes at the end."""
     outcomes = [claim.holds for claim in claims]
     counts = (
-        f"{outcomes.count(True)} hold here, {outcomes.count(False)} do not, "
-        f"{outcomes.count(None)} cannot be told."
+        f"In all, {outcomes.count(True)} of {len(claims)} hold here, {outcomes.count(False)} do "
+        f"not, {outcomes.count(None)} cannot be told."
     )
-    return " ".join(
-        [begin, *(claim.sentence for claim in claims), f"Of {len(claims)} claims,", counts]
-    )
+    return " ".join([begin, *(claim.sentence for claim in claims), counts])
 
 
 def _claim(

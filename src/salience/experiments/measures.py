@@ -97,7 +97,7 @@ class Interval(NamedTuple):
 def interval(values: Sequence[float]) -> Interval:
     """The mean of one value per seed, by Student's distribution."""
     n = len(values)
-    if n < 2:
+    if n < 2 or not all(map(math.isfinite, values)):
         return Interval(fmean(values), math.inf, n)
     # Beyond the table: within 0.02 of the true quantile.
     factor = STUDENT[n - 2] if n - 2 < len(STUDENT) else NORMAL + 2.4 / (n - 1)
@@ -158,10 +158,11 @@ def arrivals(
 
 def _steps_of_mean(base: Sequence[Trace], target: float) -> int:
     """The first step at which the mean over seeds is at the target; the last one always is."""
-    evaluations = zip(*(trace.rows for trace in base), strict=True)
-    return next(
-        rows[0]["step"] for rows in evaluations if fmean(r["train_loss"] for r in rows) <= target
-    )
+    for rows in zip(*(trace.rows for trace in base), strict=True):
+        step = int(rows[0]["step"])
+        if fmean(row["train_loss"] for row in rows) <= target:
+            break
+    return step
 
 
 def _arrival(

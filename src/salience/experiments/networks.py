@@ -10,6 +10,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
+from salience.errors import ArgumentError
+
 __all__ = ["Size", "WordModel", "cifar10_network", "mnist_network", "ptb_network"]
 
 Size = Literal["paper", "small"]
@@ -23,7 +25,7 @@ def mnist_network(size: Size = "paper") -> nn.Module:
 
     ``paper``: 32 and 64 filters, 512 and 512 neurons. ``small``: a quarter of each.
     """
-    part = {"paper": 1, "small": 4}[size]
+    part = _part(size, 4)
     return _fast(
         *_block(1, 32 // part, normalised=False),
         *_block(32 // part, 64 // part, normalised=False),
@@ -36,7 +38,7 @@ def cifar10_network(size: Size = "paper") -> nn.Module:
 
     ``paper``: 64, 128 and 256 filters, 1024 and 512 neurons. ``small``: an eighth of each.
     """
-    part = {"paper": 1, "small": 8}[size]
+    part = _part(size, 8)
     return _fast(
         *_block(3, 64 // part, normalised=True),
         *_block(64 // part, 128 // part, normalised=True),
@@ -50,7 +52,7 @@ def ptb_network(size: Size = "paper") -> "WordModel":
 
     ``paper``: embedding 64, two layers of 256 LSTM units. ``small``: a quarter of each.
     """
-    part = {"paper": 1, "small": 4}[size]
+    part = _part(size, 4)
     return WordModel(WORDS, embedding=64 // part, units=256 // part)
 
 
@@ -72,6 +74,13 @@ class WordModel(nn.Module):
         states, _ = self.lstm(self.embedding(context))  # [B, 20, units]
         scores: Tensor = self.output(self.dropout(states[:, -1]))
         return scores
+
+
+def _part(size: Size, small: int) -> int:
+    """By what to divide the widths."""
+    if size not in ("paper", "small"):
+        raise ArgumentError(f"size must be paper or small; got {size!r}")
+    return 1 if size == "paper" else small
 
 
 def _block(inputs: int, filters: int, *, normalised: bool) -> list[nn.Module]:

@@ -158,7 +158,7 @@ def _squared_norms(run: Run, indices: Tensor) -> Tensor:
 
 def _in_parts(task: Task, score: Score, indices: Tensor) -> Tensor:
     """Scores float64, a chunk of examples at a time."""
-    parts = [score.score(part, _read(task, part)) for part in indices.split(CHUNK)]
+    parts = [score.score(part, _read(task, part)) for part in torch.split(indices, CHUNK)]
     return torch.cat(parts).double()
 
 
@@ -167,7 +167,7 @@ def _mean_square(run: Run, indices: Tensor, shares: Tensor) -> float:
     parameters = [p for p in run.model.parameters() if p.requires_grad]
     total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     with scoring(run.model, "eval"), torch.enable_grad():
-        for part, share in zip(indices.split(CHUNK), shares.split(CHUNK), strict=True):
+        for part, share in zip(*(torch.split(t, CHUNK) for t in (indices, shares)), strict=True):
             losses = run.task.losses(run.model, _read(run.task, part)).double()
             found = torch.autograd.grad((losses * share).sum(), parameters, allow_unused=True)
             total = [t if g is None else t + g for t, g in zip(total, found, strict=True)]

@@ -102,6 +102,7 @@ class ImportanceSampler:
         self._outstanding: dict[bytes, Record] = {}
         self._mean_loss = RunningMean()
         self._window = Window()
+        self._chosen = False
         self.step = 0
         self.skipped = 0
         self.seconds = 0.0
@@ -159,12 +160,15 @@ class ImportanceSampler:
         ``indices`` [M] are the pool's dataset positions on the host, ``batch`` is the pool on the
         model's device, where positions and record then live. Nothing waits for that device.
         """
-        if len(indices) < self.batch_size:
+        if len(indices) < self.batch_size and not self._chosen:
             raise ArgumentError(
                 f"batch_size {self.batch_size} is larger than the pool of {len(indices)} examples: "
                 f"give larger pools or a smaller batch_size"
             )
+        self._chosen = True
         start = time.perf_counter()
+        # The last pool of a finite stream may be short: a batch as short is drawn from it.
+        batch_size = min(self.batch_size, len(indices))
         scores = self.score.score(indices, batch)
         bad = bad_losses(scores)
         if self.readable(scores) and bool(bad.any()):
@@ -172,7 +176,7 @@ class ImportanceSampler:
         # A bad score counts for nothing; if its example is drawn all the same, the loss tells.
         scores = torch.where(bad, torch.zeros_like(scores), scores)
         positions, p = draw_from_pool(
-            scores, self.batch_size, self._smoothing, self._scheme, self._generator
+            scores, batch_size, self._smoothing, self._scheme, self._generator
         )
         chosen = indices.to(scores.device, non_blocking=True)[positions]
         record = self._weigh(Drawn(chosen, p, len(indices), scores[positions]))

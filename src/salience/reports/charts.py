@@ -26,6 +26,9 @@ from salience.reports.series import (
 
 __all__ = ["chart_title", "charts", "label", "script_json"]
 
+FEW = 50.0  # the largest over the smallest value up to which an axis has 2 and 5 besides 1 and 10
+LONGEST = 32  # characters of a name beside the pointer; the legend has all of it
+CROWD = 7  # methods; more than these have paler bands
 AXES = {"steps": "steps", "seconds": "seconds of training"}
 
 
@@ -41,15 +44,14 @@ def charts(rows: Sequence[Row], summary: Summary) -> dict[str, dict[str, Any]]:
                 traces += _goal(curves, styles, on, summary["target_train_loss"])
             made[f"{measure.key}-{on}"] = {
                 "data": traces,
-                "layout": _layout(on, measure, is_logarithmic(curves, measure)),
+                "layout": _layout(on, measure, curves),
             }
     return made
 
 
 def chart_title(measure: Measure, on: str) -> str:
     """What a chart shows, for its caption."""
-    unit = f" ({measure.unit})" if measure.unit else ""
-    return f"{measure.title}{unit} against {AXES[on]}"
+    return f"{measure.title} against {on}"
 
 
 def _traces(
@@ -75,7 +77,7 @@ def _band(place: int, named: tuple[str, Curve], styles: dict[str, Look], on: str
         "fill": "toself",
         "fillcolor": _colour(styles[name]),
         "line": {"width": 0, "color": _colour(styles[name])},
-        "opacity": 0.2,
+        "opacity": 0.2 if len(styles) <= CROWD else 0.07,
         "hoverinfo": "skip",
     }
 
@@ -123,16 +125,14 @@ def _met(
     return {"meta": place, "x": x, "y": y, "mode": "markers", "marker": marker, "hoverinfo": "skip"}
 
 
-def _layout(on: str, measure: Measure, logarithmic: bool) -> dict[str, Any]:
+def _layout(on: str, measure: Measure, curves: dict[str, Curve]) -> dict[str, Any]:
     axis = {
         "gridcolor": "--line",
         "linecolor": "--line",
         "zeroline": False,
         "automargin": True,
-        "fixedrange": False,
+        "tickfont": {"size": 12.5},
     }
-    scale = {"type": "log", "dtick": 1, "exponentformat": "power"} if logarithmic else {}
-    floor = {} if logarithmic else {"rangemode": "tozero"}
     return {
         "showlegend": False,
         "hovermode": "x unified" if on == "steps" else "closest",
@@ -141,9 +141,24 @@ def _layout(on: str, measure: Measure, logarithmic: bool) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"size": 13, "color": "--ink-soft"},
         "hoverlabel": {"bgcolor": "--card", "bordercolor": "--line", "font": {"color": "--ink"}},
-        "xaxis": {**axis, "title": {"text": AXES[on]}, "rangemode": "tozero"},
-        "yaxis": {**axis, **scale, **floor, "ticksuffix": measure.unit},
+        "xaxis": {**axis, "title": {"text": AXES[on], "font": {"size": 13}}, **_reach(curves, on)},
+        "yaxis": {**axis, **_scale(curves, measure), "ticksuffix": measure.unit},
     }
+
+
+def _reach(curves: dict[str, Curve], on: str) -> dict[str, Any]:
+    """From zero to a little beyond the last point, so that marks at the end are whole."""
+    last = max((x for found in curves.values() for x in getattr(found, on)), default=0.0)
+    return {"range": [0, 1.02 * last]} if last > 0 else {"rangemode": "tozero"}
+
+
+def _scale(curves: dict[str, Curve], measure: Measure) -> dict[str, Any]:
+    """A logarithmic axis with a line for each power of ten, and more where it spans few."""
+    if not is_logarithmic(curves):
+        return {"rangemode": "tozero" if measure.unit == "%" else "normal"}
+    values = [v for each in curves.values() for v in each.low + each.high if math.isfinite(v)]
+    few = not values or max(values) / min(values) < FEW
+    return {"type": "log", "tickformat": "~g", "dtick": "D2" if few else 1}
 
 
 def _colour(look: Look) -> str:
@@ -151,8 +166,9 @@ def _colour(look: Look) -> str:
 
 
 def label(text: str) -> str:
-    """Text for plotly: what looks like a tag or an entity is shown, not obeyed."""
+    """A short text for plotly: what looks like a tag or an entity is shown, not obeyed."""
     line = " ".join(text.split())
+    line = line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -31,6 +31,7 @@ __all__ = ["INK", "PALETTE", "curves_png", "new_figure", "plain", "png", "tested
 PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 INK = "#222222"
+CROWD = 7  # methods; more than these have paler bands
 LONGEST = 40  # characters of a name
 LEGEND_WIDTH = 120  # characters
 
@@ -56,7 +57,7 @@ def _pair(rows: Sequence[Row], summary: Summary, measure: Measure) -> bytes:
         _mark(axes, curves, styles, on, summary, measure)
         axes.set_xlabel({"steps": "steps", "seconds": "seconds of training"}[on], color=INK)
         tidy(axes)
-    if is_logarithmic(curves, measure):
+    if is_logarithmic(curves):
         left.set_yscale("log")
     unit = f" ({measure.unit})" if measure.unit else ""
     left.set_ylabel(measure.title.lower() + unit, color=INK)
@@ -67,10 +68,11 @@ def _pair(rows: Sequence[Row], summary: Summary, measure: Measure) -> bytes:
 
 def _draw(axes: "Axes", curves: dict[str, Curve], styles: dict[str, Look], on: str) -> None:
     """A line for the mean of each method, on a band from its best seed to its worst."""
+    pale = 0.16 if len(curves) <= CROWD else 0.06
     for name, found in curves.items():
         x = found.steps if on == "steps" else found.seconds
         colour, dash = PALETTE[styles[name].colour], DASHES[styles[name].dash]
-        axes.fill_between(x, found.low, found.high, color=colour, alpha=0.16, linewidth=0)
+        axes.fill_between(x, found.low, found.high, color=colour, alpha=pale, linewidth=0)
         axes.plot(x, found.mean, dash, color=colour, linewidth=2)
 
 
@@ -120,7 +122,7 @@ def _title(summary: Summary, measure: Measure) -> str:
     n = summary["methods"][summary["baseline"]]["n"]
     seeds = f"mean and range of {n} seeds" if n > 1 else "one seed"
     text = f"{plain(summary['task'])}: {seeds}"
-    if measure is not TRAIN:
+    if measure is not TRAIN or not summary["target_train_loss"] > 0:
         return text
     target = numbers.loss(summary["target_train_loss"])
     return f"{text}; dotted: where {plain(summary['baseline'])} ended ({target})"

@@ -16,8 +16,9 @@ from rich.progress import (
 from rich.table import Table
 
 from salience.data import download
-from salience.data.catalogue import Collection, Condition, DataError, folder
+from salience.data.catalogue import Collection, Condition, folder
 from salience.data.fetch import fetch, inspect
+from salience.errors import DataError
 
 __all__ = ["check", "fetch_all", "list_table"]
 

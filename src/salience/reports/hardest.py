@@ -3,8 +3,9 @@
 import math
 from base64 import b64encode
 from collections.abc import Iterable
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,8 @@ LONGEST = 600  # characters of a text
 WIDTH, HEIGHT, EDGE = 100.0, 28.0, 2.0  # of a sparkline, in its own units
 
 
-class Card(NamedTuple):
+@dataclass(frozen=True)
+class Card:
     """One example as it is shown."""
 
     index: int

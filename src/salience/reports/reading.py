@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -15,12 +16,14 @@ from salience.experiments.training import Row
 
 __all__ = ["Comparison", "Example", "read_comparison"]
 
-MEASURED = ("train_loss", "train_max_loss", "test_loss", "test_error", "test_perplexity")
+LOSSES = ("train_loss", "train_max_loss", "test_loss")
+TESTS = ("test_error", "test_perplexity")
 RATIOS = ("step_cost_ratio", "time_to_target_ratio", "steps_to_target_ratio")
 MOST_CHANNELS = 4
 
 
-class Example(NamedTuple):
+@dataclass(frozen=True)
+class Example:
     """A training example that was still hard at the end, and its loss at each evaluation."""
 
     index: int
@@ -35,7 +38,7 @@ class Comparison(NamedTuple):
     """What experiments wrote. Numbers that were not finite are nan; absent ratios are None.
 
     ``finished`` is False where there is no ``summary.json`` yet: then the summary is of the rows
-    so far, and its ratios are None.
+    so far, without a target and without ratios to it.
     """
 
     config: dict[str, Any]
@@ -72,7 +75,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise ArgumentError(
             f"cannot read {path} ({error.strerror or error}): make it readable and try again"
         ) from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise ArgumentError(
             f"{path} is damaged ({why}): run the comparison again, which writes it anew"
@@ -113,12 +116,13 @@ def _row(line: str, number: int) -> Row:
     try:
         row = _mapping(json.loads(line))
         row["method"], row["task"] = _text(row["method"]), _text(row["task"])
-        row["step"], row["seconds"] = int(row["step"]), float(row["seconds"])
-        row |= {name: _number(row[name]) for name in MEASURED if name in row}
-        _ = row["seed"], row["train_loss"]
+        row["seed"], row["step"] = int(row["seed"]), int(row["step"])
+        row["seconds"] = float(row["seconds"])
+        measured = (*LOSSES, TESTS[1] if TESTS[1] in row else TESTS[0])
+        row |= {name: _number(row[name]) for name in measured}
     except KeyError as error:
         raise ValueError(f"line {number}: no {error}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"line {number}: {error}") from error
     return cast(Row, row)
 
@@ -127,13 +131,14 @@ def _read_summary(path: Path) -> Summary:
     with _readable(path):
         raw = _mapping(json.loads(path.read_text(encoding="utf-8")))
         methods = {name: _method(each) for name, each in _mapping(raw["methods"]).items()}
+        baseline = _text(raw["baseline"])
+        _one_test(methods, methods[baseline]["final"])
         summary = {
             "task": _text(raw["task"]),
-            "baseline": _text(raw["baseline"]),
+            "baseline": baseline,
             "target_train_loss": _number(raw["target_train_loss"]),
             "methods": methods,
         }
-        _one_test(methods, methods[summary["baseline"]]["final"])
         return cast(Summary, summary)
 
 
@@ -144,7 +149,7 @@ def _method(raw: Any) -> dict[str, Any]:
     _ = read["train_loss"]
     return {
         **{name: _optional(raw.get(name)) for name in RATIOS},
-        "seeds_to_target": [_optional(each) for each in raw.get("seeds_to_target") or []],
+        "seeds_to_target": [_optional(each) for each in raw.get("seeds_to_target") or ()],
         "final": {"step": int(final.get("step") or 0), **read},
         "n": int(raw.get("n") or read["train_loss"]["n"]),
     }
@@ -152,9 +157,9 @@ def _method(raw: Any) -> dict[str, Any]:
 
 def _one_test(methods: dict[str, dict[str, Any]], baseline: dict[str, Any]) -> None:
     """All methods by the baseline's test measure; nan where it was not recorded."""
-    measure = "test_error" if "test_error" in baseline else "test_perplexity"
+    measure = TESTS[1] if TESTS[1] in baseline else TESTS[0]
     for method in methods.values():
-        for other in {"test_error", "test_perplexity"} - {measure}:
+        for other in {*TESTS} - {measure}:
             method["final"].pop(other, None)
         method["final"].setdefault(measure, Spread(mean=math.nan, std=None, n=method["n"]))
 
@@ -172,6 +177,7 @@ def _so_far(rows: list[Row], config: dict[str, Any]) -> Summary:
     in_order = [name for name in dict.fromkeys([*planned, *names]) if name in names]
     baseline = "uniform" if "uniform" in names else in_order[0]
     summary = summarize([r for name in in_order for r in rows if r["method"] == name], baseline)
+    summary["target_train_loss"] = math.nan
     for method in summary["methods"].values():
         method["time_to_target_ratio"] = method["steps_to_target_ratio"] = None
         method["seeds_to_target"] = []

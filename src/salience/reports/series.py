@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 LEAST = 1e-12  # a loss of exactly zero has no place on a logarithmic axis
-DECADES = 20.0  # the largest over the smallest value from which an axis is logarithmic
+MUCH = 20.0  # the largest over the smallest value from which an axis is logarithmic
 COLOURS = 6
 DASHES = ("solid", "dot", "dashdot")  # one after the other, when there are more than six methods
 
@@ -117,13 +117,11 @@ def arrival(found: Curve, target: float) -> int | None:
     return next((place for place, mean in enumerate(found.mean) if mean <= target), None)
 
 
-def is_logarithmic(curves: Mapping[str, Curve], measure: Measure) -> bool:
-    """Losses always; other measures where they span much and never are zero."""
-    low = [value for each in curves.values() for value in each.low if math.isfinite(value)]
-    high = [value for each in curves.values() for value in each.high if math.isfinite(value)]
-    if measure is TRAIN or not low:
-        return measure is TRAIN
-    return min(low) > 0 and max(high) / min(low) > DECADES
+def is_logarithmic(curves: Mapping[str, Curve]) -> bool:
+    """Whether the values span much, and none of them is zero."""
+    ends = [value for each in curves.values() for value in each.low + each.high]
+    finite = [value for value in ends if math.isfinite(value)]
+    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > MUCH
 
 
 def step_costs(rows: Sequence[Row], summary: Summary) -> dict[str, list[float]]:

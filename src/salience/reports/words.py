@@ -39,29 +39,23 @@ def title(found: Comparison) -> str:
     given = found.config.get("title")
     if isinstance(given, str) and given.strip():
         return given.strip()
-    return f"{_names(found.summary)} on {found.summary['task']}"
+    base, *others = looks(found.summary["methods"], found.summary["baseline"])
+    who = f"{len(others)} methods" if len(others) > MOST_NAMES else _listed(others)
+    against = f"{who} against {base}" if others else base
+    return f"Importance sampling on {found.summary['task']}: {against}"
 
 
 def compared(found: Comparison) -> str:
-    """Who, on what, how often and for how long."""
+    """Who, how often and for how long."""
     summary = found.summary
-    n = summary["methods"][summary["baseline"]]["n"]
+    n = _baseline(summary)["n"]
     seeds = f"{n} seeds each" if n > 1 else "one seed each"
-    return f"{_names(summary)} on {summary['task']}: {seeds}, {_length(found)}."
-
-
-def _names(summary: Summary) -> str:
-    others = [name for name in summary["methods"] if name != summary["baseline"]]
-    base = f"{summary['baseline']} sampling"
-    if not others:
-        return base[:1].upper() + base[1:]
-    if len(others) > MOST_NAMES:
-        return f"{len(others)} methods against {base}"
-    return f"{_listed(others)} against {base}"
+    names = _listed([*looks(summary["methods"], summary["baseline"])])
+    return f"Trained on {summary['task']} with {names}: {seeds}, {_length(found)}."
 
 
 def _listed(names: list[str]) -> str:
-    *most, last = names
+    *most, last = names or [""]
     return f"{', '.join(most)} and {last}" if most else last
 
 
@@ -69,11 +63,12 @@ def _length(found: Comparison) -> str:
     seconds = found.config.get("seconds")
     if isinstance(seconds, int | float):
         return f"{seconds:g} seconds of training"
-    return f"{_last_step(found.summary):,} steps"
+    planned, last = found.config.get("steps"), _baseline(found.summary)["final"]["step"]
+    return f"{last if found.finished or not isinstance(planned, int) else planned:,} steps"
 
 
-def _last_step(summary: Summary) -> int:
-    return summary["methods"][summary["baseline"]]["final"]["step"]
+def _baseline(summary: Summary) -> MethodSummary:
+    return summary["methods"][summary["baseline"]]
 
 
 def outcome(found: Comparison) -> str:
@@ -109,17 +104,33 @@ def _winner(summary: Summary) -> str:
     goal = f"the train loss at which {base} ended ({numbers.loss(summary['target_train_loss'])})"
     name = best(summary)
     if name is None:
-        return f"No method reached {goal}."
+        return _nobody(summary, goal)
     time = summary["methods"][name]["time_to_target_ratio"]
     assert time is not None
     share = numbers.percent(time)
     if share == "100%":
         return f"{name} reached {goal} in the same training time as {base}."
     if time < 1:
-        first = f"{name} was the fastest: it" if len(summary["methods"]) > 2 else name
+        first = f"The fastest was {name}: it" if len(summary["methods"]) > 2 else name
         return f"{first} reached {goal} in {share} of the training time of {base}."
     first = f"the best, {name}," if len(summary["methods"]) > 2 else name
     return f"Nothing was faster than {base}: to reach {goal}, {first} took {share} of its time."
+
+
+def _nobody(summary: Summary, goal: str) -> str:
+    """No method reached the target: who came closest."""
+    ends = {
+        name: method["final"]["train_loss"]["mean"]
+        for name, method in summary["methods"].items()
+        if name != summary["baseline"] and math.isfinite(method["final"]["train_loss"]["mean"])
+    }
+    if not ends:
+        return f"No method reached {goal}, or ended at a finite one."
+    closest = min(ends, key=lambda name: ends[name])
+    end = numbers.loss(ends[closest])
+    if len(summary["methods"]) == 2:
+        return f"{closest} did not reach {goal}: it ended at {end}."
+    return f"No method reached {goal}: the closest, {closest}, ended at {end}."
 
 
 def best(summary: Summary) -> str | None:
@@ -135,7 +146,7 @@ def best(summary: Summary) -> str | None:
 def _caution(summary: Summary) -> str:
     """How far the seeds agree."""
     name = best(summary)
-    if summary["methods"][summary["baseline"]]["n"] < 2:
+    if _baseline(summary)["n"] < 2:
         return "This is one seed: another may turn out differently."
     if name is None:
         return ""
@@ -145,7 +156,8 @@ def _caution(summary: Summary) -> str:
         return f"Alone, {len(ratios)} of its {len(alone)} seeds got there."
     if not ratios:
         return ""
-    return f"Seed by seed it took {ratios[0]:.2f} to {ratios[-1]:.2f} times the steps."
+    low, high = f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"
+    return f"Seed by seed it took {low if low == high else f'{low} to {high}'} times the steps."
 
 
 def facts(found: Comparison) -> list[Fact]:
@@ -156,14 +168,14 @@ def facts(found: Comparison) -> list[Fact]:
         return []
     method, base = summary["methods"][name], summary["baseline"]
     measure = tested_by(method["final"])
-    theirs = numbers.measured(measure, summary["methods"][base]["final"][measure]["mean"])
+    theirs = numbers.measured(measure, _baseline(summary)["final"][measure]["mean"])
     return [
         Fact(numbers.ratio(method["time_to_target_ratio"]), f"the training time of {base}"),
         Fact(numbers.ratio(method["steps_to_target_ratio"]), f"the steps of {base}"),
         Fact(_known(method["step_cost_ratio"]), f"the cost of a step of {base}"),
         Fact(
             numbers.measured(measure, method["final"][measure]["mean"]),
-            f"{measure.replace('_', ' ')}, against {theirs}",
+            f"{measure.replace('_', ' ')} at the end, against {theirs}",
         ),
     ]
 
@@ -178,11 +190,12 @@ def sentences(found: Comparison) -> list[str]:
     return verdicts(found.summary) if finished else []
 
 
-def summary_columns(summary: Summary) -> list[str]:
+def summary_columns(found: Comparison) -> list[str]:
     """The head of the table, the name of the method first."""
-    measure = tested_by(summary["methods"][summary["baseline"]]["final"])
-    ends = ["Method", "Train loss at the end", "Worst train loss"]
-    ratios = ["Steps to target", "Each seed alone", "Time to target", "Cost of a step", "Seeds"]
+    measure = tested_by(_baseline(found.summary)["final"])
+    end = "Train loss at the end" if found.finished else "Train loss so far"
+    ends = ["Method", end, "Worst train loss"]
+    ratios = ["Steps to target", "Seeds alone", "Time to target", "Cost of a step", "Seeds"]
     return [*ends, measure.replace("_", " ").capitalize(), *ratios]
 
 
@@ -219,7 +232,7 @@ def _seeds(ratios: list[float | None]) -> str:
     """The range over seeds; how many got there, when not all did."""
     reached = sorted(value for value in ratios if value is not None)
     if not reached:
-        return "none reached it" if ratios else "not measured"
+        return "none" if ratios else "not measured"
     low, high = numbers.ratio(reached[0]), numbers.ratio(reached[-1])
     text = low if low == high else f"{low} to {high}"
     return text if len(reached) == len(ratios) else f"{text} ({len(reached)} of {len(ratios)})"
@@ -228,8 +241,7 @@ def _seeds(ratios: list[float | None]) -> str:
 def under_table(found: Comparison) -> str:
     """What the numbers of the table are."""
     summary = found.summary
-    base = summary["baseline"]
-    several = summary["methods"][base]["n"] > 1
+    base, several = summary["baseline"], _baseline(summary)["n"] > 1
     spread = "Mean ± standard deviation over seeds. " if several else "One seed, no spread. "
     if not found.finished:
         return f"{spread}Ratios to the target stay open until the comparison is finished."
