@@ -19,6 +19,11 @@ from salience.experiments.training import Row
 
 __all__ = ["Records", "environment", "finite", "refused"]
 
+STALE = (
+    *("summary.json", "hardest.json", "report.html", "report.md"),
+    *("curves.png", "test.png", "cost.png"),
+)
+
 
 @final
 class Records:
@@ -32,7 +37,7 @@ class Records:
         self.directory = directory
         with refused(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            for stale in ("summary.json", "curves.png"):
+            for stale in STALE:
                 (directory / stale).unlink(missing_ok=True)
             (directory / "runs.jsonl").write_text("", encoding="utf-8")
         self._write("config.json", config)

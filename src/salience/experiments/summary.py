@@ -127,16 +127,18 @@ def _by_seed(rows: Iterable[Row], method: str) -> list[list[Row]]:
 
 
 def _mean_curve(runs: list[list[Row]]) -> list[Point]:
-    """Means over the seeds, at the steps where every seed was evaluated."""
-    at = [{row["step"]: row for row in run} for run in runs]
-    common = sorted(set.intersection(*(set(run) for run in at)))
+    """Means over the seeds, evaluation by evaluation, as far as every seed has come.
+
+    With a budget of seconds, seeds are not at the same step when they are evaluated: then the
+    step is a mean too.
+    """
     return [
         Point(
-            step,
-            fmean(run[step]["seconds"] for run in at),
-            fmean(run[step]["train_loss"] for run in at),
+            round(fmean(row["step"] for row in group)),
+            fmean(row["seconds"] for row in group),
+            fmean(row["train_loss"] for row in group),
         )
-        for step in common
+        for group in zip(*runs, strict=False)
     ]
 
 
