@@ -109,7 +109,7 @@ def mnist_shaped() -> TensorDataset:
 
 # name: dataset, network, batch size, steps of a block
 NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[], nn.Module], int, int]] = {
-    "demo": (lambda: digits(train=True), demo.network, 64, 22),
+    "demo": (lambda: digits(train=True), demo.network, demo.BATCH_SIZE, 11),
     "mnist-paper": (mnist_shaped, lambda: mnist_network("paper"), 128, 2),
 }
 

@@ -171,6 +171,19 @@ def test_any_collate(kind: str, score: str, dataset: TensorDataset, model: nn.Mo
         loader.mean(cross_entropy(model, (x, y)))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_tensor_dataset_yields_what_dataloader_would(workers: int) -> None:
+    tensors = (torch.rand(12, 3), torch.arange(12), torch.rand(12, 2, 2).double())
+    loader = ImportanceLoader(TensorDataset(*tensors), 4, num_workers=workers)
+    for batch in loader:
+        rows = TensorDataset(*(tensor[loader.indices] for tensor in tensors))
+        (expected,) = DataLoader(rows, batch_size=4)
+        assert type(batch) is type(expected)
+        for ours, theirs in zip(batch, expected, strict=True):
+            assert ours.dtype == theirs.dtype
+            assert torch.equal(ours, theirs)
+
+
 class ByLists(Dataset[Any]):
     """Answers whole lists of indices, as datasets with ``__getitems__`` do."""
 

@@ -7,8 +7,9 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from salience.data.batches import Rows, collate
 from salience.data.labels import find_labels
 from salience.distribution import Pool, Smoothing, Uniform
 from salience.errors import ArgumentError, StateError, UsageError
@@ -112,6 +113,8 @@ class ImportanceLoader:
         # generator, that would make a resumed run (which starts one more) go another way.
         own = torch.Generator(device="cpu").manual_seed(seed)
         self._worker_seeds = dataloader_options.setdefault("generator", own)
+        if type(dataset) is TensorDataset and dataloader_options.get("collate_fn") is None:
+            dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
         source = DataLoader(dataset, batch_sampler=self._feed, **dataloader_options)
         self._begin(source, sampler, model)
 

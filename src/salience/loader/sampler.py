@@ -324,11 +324,15 @@ def _mean(inverse: Tensor, values: Tensor) -> float:
 
 def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     """One loss per distinct index, the mean of the repeated ones."""
-    ordered = np.sort(indices.numpy())
-    if not (ordered[1:] == ordered[:-1]).any():
+    at = indices.numpy()
+    order = at.argsort(kind="stable")
+    ordered = at[order]
+    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    if len(starts) == len(at) - 1:
         return indices, losses
-    distinct, place, counts = torch.unique(indices, return_inverse=True, return_counts=True)
-    return distinct, losses.new_zeros(len(distinct)).index_add_(0, place, losses) / counts
+    starts = np.append(0, starts)
+    means = np.add.reduceat(losses.numpy()[order], starts) / np.diff(starts, append=len(at))
+    return torch.from_numpy(ordered[starts]), torch.from_numpy(means.astype(np.float32))
 
 
 def _host_indices(indices: Any, n: int | None) -> Tensor:

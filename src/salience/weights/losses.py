@@ -53,4 +53,6 @@ def weighted_mean(losses: Tensor, weights: Tensor | None, *, skip_bad: bool) -> 
     dtype = torch.promote_types(losses.dtype, torch.float32)
     if weights is None:
         return losses.mean(dtype=dtype)
-    return (losses.to(dtype) * weights.to(losses.device, dtype, non_blocking=True)).mean()
+    weights = weights.to(losses.device, dtype, non_blocking=True)
+    # One product instead of a multiplication and a mean: half the work for autograd.
+    return torch.dot(losses.to(dtype), weights) / len(losses)
