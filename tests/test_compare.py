@@ -245,6 +245,34 @@ def test_the_command_refuses(arguments: Any, message: str, tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing",), "target must be one of fig1a, fig1b"),
+        (("fig1a", "--scale", 0), "scale must be above 0 and at most 1; got 0"),
+        (("fig1a", "--model", "huge"), "model must be small or paper; got 'huge'"),
+        (("fig1a", "--seeds", 0), "seeds must be at least 1; got 0"),
+        (("fig1a", "--data-dir", "nowhere"), "salience data fetch mnist"),
+    ],
+)
+def test_reproduce_refuses(arguments: Any, message: str, tmp_path: Path) -> None:
+    given = ["reproduce", *map(str, arguments), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(make_app(), given)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+
+
+def test_report_is_written_again_from_the_files(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(make_app(), ["report", str(tmp_path)])
+    assert refused.exit_code == 2
+    out = tmp_path / "out"
+    assert command("digits", "--methods", "history", *QUICK, "--out", out).exit_code == 0
+    (out / "report.html").unlink()
+    again = CliRunner().invoke(make_app(), ["report", str(out)])
+    assert again.exit_code == 0, again.output
+    assert (out / "report.html").exists()
+
+
 def test_resuming_with_other_options_is_refused(tmp_path: Path) -> None:
     Results(tmp_path, plan(), {"task": "digits"}, jobs=1, resume=False)
     with pytest.raises(ArgumentError, match=r"begun with steps 24, not 25"):

@@ -4,11 +4,10 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from salience import __version__
-from salience.commands.common import REFUSED, one_sentence, tell
+from salience.commands.common import REFUSED
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -21,11 +20,15 @@ ABOUT = """Importance sampling for PyTorch training: choose which examples the n
 
 EXAMPLES = """Examples:
 
-salience demo  (a minute; trains with and without importance sampling)
+salience demo
 
-salience demo --seeds 5 --out results/digits
+salience compare mnist --data-dir data --methods uniform,history --steps 5000
 
-salience demo --steps 400 --seeds 1  (a quick look)
+salience compare path/to/file.py:make_task
+
+salience reproduce fig1b --data-dir data --scale 0.1 --model small
+
+salience data fetch mnist --data-dir data
 """
 
 
@@ -51,8 +54,7 @@ def make_app() -> "Typer":
     """All commands. Made on request, because typer may not be there."""
     import typer
 
-    from salience.commands import compare, data
-    from salience.experiments import demo as defaults
+    from salience.commands import compare, data, demo, reproduce
 
     app = typer.Typer(help=ABOUT, epilog=EXAMPLES, add_completion=False, rich_markup_mode="rich")
 
@@ -65,46 +67,9 @@ def make_app() -> "Typer":
     ) -> None:
         pass
 
-    @app.command(epilog=EXAMPLES)
-    def demo(
-        seeds: Annotated[int, typer.Option(help="Runs per method.")] = defaults.SEEDS,
-        steps: Annotated[int, typer.Option(help="Steps of each run.")] = defaults.STEPS,
-        out: Annotated[Path, typer.Option(help="Where to write.")] = Path("salience-demo"),
-        seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    ) -> None:
-        """Train one small network with uniform and with importance sampling, and compare."""
-        with one_sentence():
-            _demo(seeds, steps, out, seed)
-
-    compare.add(app)
-    data.add(app)
+    for command in (demo, compare, reproduce, data):
+        command.add(app)
     return app
-
-
-def _demo(seeds: int, steps: int, out: Path, seed: int) -> None:
-    from rich.console import Console
-
-    from salience.experiments import demo
-    from salience.experiments.records import Records
-    from salience.experiments.summary import summarize
-    from salience.reports.curves import curves_png
-    from salience.reports.progress import watch
-
-    console = Console()
-    chosen = demo.seeds_from(seed, seeds)
-    rows = demo.demo_rows(chosen, steps)
-    records = Records(out, demo.config(chosen, steps))
-    console.print(demo.announcement(chosen, steps), highlight=False)
-    measured = []
-    runs = {method.name: seeds for method in demo.METHODS}
-    for row in watch(rows, runs, min(steps, demo.EVALUATIONS), console):
-        records.row(row)
-        measured.append(row)
-    summary = summarize(measured)
-    records.summary(summary)
-    records.picture("curves.png", curves_png(measured, summary))
-    names = ("curves.png", "summary.json", "runs.jsonl", "config.json")
-    tell(console, summary, [out / name for name in names])
 
 
 def _version(asked: bool) -> None:

@@ -1,7 +1,7 @@
 """What the commands share."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from salience.experiments.summary import Summary
 
-__all__ = ["REFUSED", "one_sentence", "tell"]
+__all__ = ["REFUSED", "list_files", "one_sentence", "tell"]
 
 REFUSED = 2  # exit status
 
@@ -38,6 +38,11 @@ def tell(console: "Console", summary: "Summary", files: list[Path]) -> None:
     console.print(summary_table(summary))
     for sentence in verdicts(summary):
         console.print(sentence, highlight=False)
+    list_files(console, files)
+
+
+def list_files(console: "Console", files: Sequence[Path]) -> None:
+    """What was written, a path a line."""
     console.print("\nWritten:", highlight=False)
     for file in files:
         # soft_wrap: a path cut in two cannot be clicked or copied

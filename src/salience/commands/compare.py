@@ -84,6 +84,7 @@ def add(app: "Typer") -> None:
         from salience.experiments.tasks import STEPS, make_task
 
         with one_sentence():
+            length = STEPS.get(task, 5000) if steps is None and seconds is None else steps
             plan = Plan(
                 make_task=partial(
                     make_task,
@@ -94,9 +95,9 @@ def add(app: "Typer") -> None:
                 ),
                 methods=tuple(method.name for method in parse_methods(methods)),
                 seeds=tuple(seeds_from(seed, seeds)),
-                steps=STEPS.get(task, 5000) if steps is None and seconds is None else steps,
+                steps=length,
                 seconds=seconds,
-                evaluations=evaluations,
+                evaluations=min(evaluations, length) if length else evaluations,
                 threads=1 if jobs > 1 else threads,
             )
             _compare(plan, task, model, schedule, out or _default_out(task), resume, jobs)

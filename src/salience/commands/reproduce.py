@@ -1,0 +1,79 @@
+"""``salience reproduce``: one command per figure and table of the paper."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from salience.commands.common import list_files, one_sentence
+
+if TYPE_CHECKING:
+    from typer import Typer
+
+    from salience.experiments.reproduce import Settings
+
+__all__ = ["add"]
+
+EXAMPLES = """Examples:
+
+salience reproduce fig1b --data-dir data --scale 0.1 --model small --seeds 3
+
+salience reproduce table1 --data-dir data  (the whole table as in the paper: days on a CPU)
+
+salience reproduce cifar10 --data-dir data --scale 0.1 --model small --resume
+"""
+
+
+def add(app: "Typer") -> None:
+    """Put the command into ``app``."""
+    import typer
+
+    from salience.experiments.reproduce import TARGETS, Settings
+
+    @app.command(epilog=EXAMPLES)
+    def reproduce(
+        target: Annotated[str, typer.Argument(help=f"One of {', '.join(TARGETS)}.")],
+        scale: Annotated[
+            float, typer.Option(help="Share of the paper's schedule, above 0 up to 1.")
+        ] = 1.0,
+        model: Annotated[str, typer.Option(help="The networks: paper or small.")] = "paper",
+        seeds: Annotated[
+            int | None, typer.Option(help="Runs per method; by default the paper's number.")
+        ] = None,
+        data_dir: Annotated[
+            Path | None, typer.Option(help="Where the data is; by default SALIENCE_DATA.")
+        ] = None,
+        out: Annotated[
+            Path, typer.Option(help="Where to write; targets in one place share their runs.")
+        ] = Path("runs/paper"),
+        resume: Annotated[
+            bool, typer.Option("--resume", help="Go on with what is in the directory.")
+        ] = False,
+        jobs: Annotated[
+            int, typer.Option(help="Processes of one thread each, which share the seeds.")
+        ] = 1,
+        threads: Annotated[
+            int | None, typer.Option(help="Threads for torch, with a single job.")
+        ] = None,
+    ) -> None:
+        """Run what a figure or table of the paper shows, and tell which of its claims hold here."""
+        settings = Settings(scale, model, seeds, threads)  # type: ignore[arg-type]
+        with one_sentence():
+            _reproduce(target, settings, data_dir, out, resume, jobs)
+
+
+def _reproduce(
+    target: str, settings: "Settings", data_dir: Path | None, out: Path, resume: bool, jobs: int
+) -> None:
+    from rich.console import Console
+
+    from salience.experiments.reproduce import finish, prepare
+    from salience.reports.figures import write_figures
+    from salience.reports.progress import watch
+
+    console = Console()
+    for stage in prepare(target, settings, out, data_dir=data_dir, jobs=jobs, resume=resume):
+        console.print(stage.stated, highlight=False)
+        for _ in watch(stage.rows(jobs), stage.runs, stage.evaluations, console):
+            pass  # the rows are kept by the stage
+    outcome = finish(target, out)
+    console.print(f"\n{outcome.paragraph}", highlight=False)
+    list_files(console, [*write_figures(outcome), *outcome.files])
