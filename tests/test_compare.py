@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -282,33 +283,20 @@ def test_resuming_with_other_options_is_refused(tmp_path: Path) -> None:
         Results(tmp_path, plan(), {"task": "digits"}, jobs=1, resume=True)
 
 
-OWN = """
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
-from salience.experiments import Task
+PAGE = Path(__file__).parent.parent / "docs" / "compare.md"
 
-def data(n):
-    x = torch.randn(n, 5, generator=torch.Generator().manual_seed(n))
-    return TensorDataset(x, (x.sum(1) > 0).long())
 
-def make_task():
-    return Task(
-        name="own", train=data(200), test=data(50), model=lambda: nn.Linear(5, 2),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        loss=lambda out, y: nn.functional.cross_entropy(out, y, reduction="none"),
-        wrong=lambda out, y: out.argmax(1) != y, batch_size=20,
-    )
-
-def not_a_task():
-    return 3
-"""
+def own_task() -> str:
+    """The example of the documentation, and a function that returns something else."""
+    block = re.search(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+    assert block is not None
+    return block[1] + "\n\ndef not_a_task():\n    return 3\n"
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_task_of_the_users_own(tmp_path: Path, jobs: int) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(OWN)
+    file.write_text(own_task())
     spec, out = f"{file}:make_task", tmp_path / "out"
     done = subprocess.run(
         [
@@ -320,7 +308,7 @@ def test_a_task_of_the_users_own(tmp_path: Path, jobs: int) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads((out / "summary.json").read_text())["task"] == "own"
+    assert json.loads((out / "summary.json").read_text())["task"] == "mine"
     for name, message in (("nothing", "has no function"), ("not_a_task", "returned int")):
         with pytest.raises(ArgumentError, match=message):
             make_task(f"{file}:{name}")
