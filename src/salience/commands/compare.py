@@ -76,6 +76,9 @@ def add(app: "Typer") -> None:
             int | None, typer.Option(help="Threads for torch, with a single job.")
         ] = None,
         seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+        checkpoint_seconds: Annotated[
+            float, typer.Option(help="Save an unfinished run at an evaluation this long after.")
+        ] = 20.0,
     ) -> None:
         """Train with each method, side by side, and tell what pays in equal time."""
         from salience.experiments.compare import Plan
@@ -99,6 +102,7 @@ def add(app: "Typer") -> None:
                 seconds=seconds,
                 evaluations=min(evaluations, length) if length else evaluations,
                 threads=1 if jobs > 1 else threads,
+                checkpoint_seconds=checkpoint_seconds,
             )
             _compare(plan, task, model, schedule, out or _default_out(task), resume, jobs)
 
