@@ -17,6 +17,7 @@ __all__ = [
     "METHODS",
     "SEEDS",
     "STEPS",
+    "adam",
     "announcement",
     "config",
     "demo_rows",
@@ -24,6 +25,7 @@ __all__ = [
     "few_threads",
     "network",
     "seeds_from",
+    "wrong",
 ]
 
 STEPS = 800
@@ -48,9 +50,9 @@ def digits_task() -> Task:
         train=digits(train=True),
         test=digits(train=False),
         model=network,
-        optimizer=_adam,
+        optimizer=adam,
         loss=partial(nn.functional.cross_entropy, reduction="none"),
-        wrong=_wrong,
+        wrong=wrong,
         batch_size=BATCH_SIZE,
     )
 
@@ -136,9 +138,9 @@ def few_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=LEARNING_RATE)
 
 
-def _wrong(output: Tensor, target: Tensor) -> Tensor:
+def wrong(output: Tensor, target: Tensor) -> Tensor:
     return output.argmax(1) != target

@@ -3,12 +3,10 @@
 import importlib.util
 import math
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from salience.data.cifar10 import cifar10, cifar10_augmented
@@ -16,7 +14,7 @@ from salience.data.images import Images
 from salience.data.mnist import mnist
 from salience.data.ptb import Words, penn_treebank
 from salience.errors import ArgumentError
-from salience.experiments.demo import digits_task
+from salience.experiments.demo import adam, digits_task, wrong
 from salience.experiments.networks import cifar10_network, mnist_network, ptb_network
 from salience.experiments.training import Schedule, Task, constant
 
@@ -28,7 +26,6 @@ TASK_NAMES = ("digits", "mnist", "cifar10", "ptb")
 # Iterations in the paper; the digits are ours.
 STEPS = {"digits": 1600, "mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
 PROBE = 10_000  # examples of each set that an evaluation looks at
-LEARNING_RATE = 1e-3
 
 
 def stepped(done: float) -> float:
@@ -96,7 +93,7 @@ def _ptb(size: Size, data_dir: Path | None) -> Task:
         train=train,
         test=valid,
         model=partial(ptb_network, size),
-        optimizer=_adam,
+        optimizer=adam,
         loss=_cross_entropy,
         wrong=None,
         batch_size=128,
@@ -120,9 +117,9 @@ def _image_task(name: str, train: Any, test: Images, pictures: Images, network: 
         train=train,
         test=test,
         model=network,
-        optimizer=_adam,
+        optimizer=adam,
         loss=_cross_entropy,
-        wrong=_wrong,
+        wrong=wrong,
         batch_size=128,
         collate=test.collate,
         show=partial(_picture, pictures.images),
@@ -131,14 +128,6 @@ def _image_task(name: str, train: Any, test: Images, pictures: Images, network: 
 
 def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output, target, reduction="none")
-
-
-def _wrong(output: Tensor, target: Tensor) -> Tensor:
-    return output.argmax(1) != target
-
-
-def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=LEARNING_RATE)
 
 
 def _picture(images: Tensor, index: int) -> Tensor:
