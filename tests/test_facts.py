@@ -81,7 +81,7 @@ def expected_step(p: Tensor, scheme: Scheme, draw: Any, values: Tensor) -> Tenso
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(functional, "points", lambda *_, points=points, **__: points)
             record = draw()
-        total += chance * (record.weights.double() @ values[record.indices]) / BATCH
+        total += chance * (record.weights.double() @ values[record.indices]) / len(record.weights)
     return total
 
 

@@ -232,10 +232,31 @@ def test_a_smaller_scale_shortens_and_says_so() -> None:
     settings = reproduce.Settings(scale=0.01, model="small", seeds=1)
     whole, *_ = targets.TARGETS["fig1b"].studies
     stage = reproduce.Stage(whole, settings, Path())
-    assert (stage.steps, stage.evaluations) == (60, 20)
+    assert (stage.steps, stage.evaluations) == (60, 4)
     assert stage.stated == "MNIST: 60 of 6,000 iterations (scale 0.01), small network, one seed"
     pairs = reproduce.Stage(targets.TARGETS["gnorm-vs-loss"].studies[0], settings, Path())
     assert (pairs.steps, pairs.evaluations) == (156, 4)  # as long, but looked at less often
+
+    def lengths(name: str, scale: float) -> list[tuple[int, int]]:
+        some = [
+            reproduce.Stage(s, reproduce.Settings(scale=scale), Path())
+            for s in targets.TARGETS[name].studies
+        ]
+        return [(stage.steps, stage.evaluations) for stage in some]
+
+    assert lengths("fig1b", 0.5) == [(3000, 10)]  # every 300 iterations still
+    assert lengths("cifar10", 0.5) == [(25_000, 50)]
+    assert lengths("cifar10", 0.1) == [(5000, 20)]  # enough to see when a loss was reached
+
+
+@pytest.mark.usefixtures("_tasks")
+def test_one_task_of_several(tmp_path: Path) -> None:
+    run("table1", tmp_path, task="ptb")
+    outcome = reproduce.finish("table1", tmp_path, task="ptb")
+    assert outcome.directory == tmp_path / "table1-ptb"
+    assert {row[0] for row in outcome.tables[0].rows} == {"ptb"}
+    with pytest.raises(ArgumentError, match=r"one of those of fig1a: mnist; got 'ptb'"):
+        run("fig1a", tmp_path, task="ptb")
 
 
 def test_plans_can_be_sent_to_a_process() -> None:

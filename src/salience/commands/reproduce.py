@@ -18,6 +18,8 @@ salience reproduce fig1b --data-dir data --scale 0.1 --model small --seeds 3
 
 salience reproduce table1 --data-dir data  (the whole table as in the paper: days on a CPU)
 
+salience reproduce table1 --task mnist --data-dir data --scale 0.5 --model small --seeds 3
+
 salience reproduce cifar10 --data-dir data --scale 0.1 --model small --resume
 """
 
@@ -38,6 +40,9 @@ def add(app: "Typer") -> None:
         seeds: Annotated[
             int | None, typer.Option(help="Runs per method; by default the paper's number.")
         ] = None,
+        task: Annotated[
+            str | None, typer.Option(help="Of a target with several tasks, only this one.")
+        ] = None,
         data_dir: Annotated[
             Path | None, typer.Option(help="Where the data is; by default SALIENCE_DATA.")
         ] = None,
@@ -55,7 +60,7 @@ def add(app: "Typer") -> None:
         ] = None,
     ) -> None:
         """Run what a figure or table of the paper shows, and tell which of its claims hold here."""
-        settings = Settings(scale, model, seeds, threads)  # type: ignore[arg-type]
+        settings = Settings(scale, model, seeds, threads, task)  # type: ignore[arg-type]
         with one_sentence():
             _reproduce(target, settings, data_dir, out, resume, jobs)
 
@@ -74,6 +79,6 @@ def _reproduce(
         console.print(stage.stated, highlight=False)
         for _ in watch(stage.rows(jobs), stage.runs, stage.evaluations, console):
             pass  # the rows are kept by the stage
-    outcome = finish(target, out)
+    outcome = finish(target, out, settings.task)
     console.print(f"\n{outcome.paragraph}", highlight=False)
     list_files(console, [*write_figures(outcome), *outcome.files])

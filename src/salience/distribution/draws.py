@@ -25,6 +25,7 @@ class Drawn(NamedTuple):
     p: Tensor  # [n] their probabilities, float64
     pool: int  # M, the number of candidates
     scores: Tensor  # [n] what they were drawn by
+    counts: Tensor | None = None  # [n] how often each was drawn; None: not merged, once per row
 
 
 class Source(Protocol):
@@ -202,8 +203,9 @@ class Pool:
         unknown = torch.from_numpy(_unknown(scores.numpy(), candidates.numpy()))
         self._optimism = max(self._optimism, float(scores.masked_fill(unknown, 0.0).max()))
         scores = scores.masked_fill(unknown, self._optimism)
-        positions, p = draw_from_pool(scores, n, self._smoothing, self._scheme, self._generator)
-        return Drawn(candidates[positions], p, self.size, scores[positions])
+        parts = (self._smoothing, self._scheme, self._generator)
+        positions, p, counts = draw_from_pool(scores, n, *parts, merge=True)
+        return Drawn(candidates[positions], p, self.size, scores[positions], counts)
 
     def refresh(self, indices: Tensor) -> None:
         pass
@@ -230,10 +232,23 @@ def _unknown(scores: Any, indices: Any) -> Any:
 
 
 def draw_from_pool(
-    scores: Tensor, n: int, smoothing: Smoothing, scheme: Scheme, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """``n`` positions in the pool that ``scores`` belong to, and their probabilities."""
+    scores: Tensor,
+    n: int,
+    smoothing: Smoothing,
+    scheme: Scheme,
+    generator: torch.Generator,
+    *,
+    merge: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``n`` draws from the pool that ``scores`` belong to: positions, probabilities, counts.
+
+    With ``merge`` each position comes once, with the number of its draws; how many there are has
+    to be known on the host, so an accelerator would be waited for.
+    """
     q = functional.smooth(scores, smoothing.constant(scores.mean()))
     p = functional.probabilities(q)
     positions = functional.draw(p, n, generator=generator, scheme=scheme)
-    return positions, p[positions]
+    if not merge:
+        return positions, p[positions], None
+    positions, counts = functional.merge_duplicates(positions, torch.ones_like(p[positions]))
+    return positions, p[positions], counts

@@ -31,7 +31,7 @@ from salience.experiments.training import Row
 
 __all__ = ["TARGETS", "Outcome", "Settings", "Stage", "finish", "prepare", "reproduce"]
 
-LEAST = 4  # steps or evaluations, however small the scale
+LEAST = 4  # steps, however small the scale
 FREE = ("versions", "hardware", "commit", "jobs")  # may differ when runs are resumed
 
 
@@ -40,12 +40,13 @@ FREE = ("versions", "hardware", "commit", "jobs")  # may differ when runs are re
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may choose; ``seeds`` None is the paper's number for each task."""
+    """What a user may choose; ``seeds`` None is the paper's number, ``task`` None all of them."""
 
     scale: float = 1.0
     model: Size = "paper"
     seeds: int | None = None
     threads: int | None = None
+    task: str | None = None
 
     def check(self) -> None:
         """Refuse what cannot be run before anything is loaded."""
@@ -125,10 +126,11 @@ class Stage:
 
 def _lengths(study: Study, scale: float) -> tuple[int, int]:
     """Steps and evaluations at this scale."""
+    evaluations = max(study.least, round(scale * study.evaluations))
     if study.scaled == "evaluations":
-        return study.steps, max(LEAST, round(scale * study.evaluations))
+        return study.steps, evaluations
     steps = max(LEAST, round(scale * study.steps))
-    return steps, min(study.evaluations, steps)
+    return steps, min(evaluations, steps)
 
 
 def reproduce(
@@ -141,10 +143,11 @@ def reproduce(
     data_dir: Path | None = None,
     jobs: int = 1,
     threads: int | None = None,
+    task: str | None = None,
     resume: bool = False,
 ) -> Iterator[Row]:
     """Train everything that target ``name`` needs; ``finish`` then says what came of it."""
-    settings = Settings(scale, model, seeds, threads)
+    settings = Settings(scale, model, seeds, threads, task)
     stages = prepare(name, settings, out, data_dir=data_dir, jobs=jobs, resume=resume)
     return _in_turn(stages, jobs)
 
@@ -166,13 +169,13 @@ def prepare(
     """Check everything, write ``config.json``, and give the stages to run, one after the other."""
     target = _target(name)
     settings.check()
-    stages = [Stage(study, settings, out, data_dir) for study in target.studies]
+    stages = [Stage(study, settings, out, data_dir) for study in _studies(target, settings.task)]
     for stage in stages:
         stage.plan.check()
         if len(stages) > 1:  # data that is missing shows now, not after hours of the first task
             stage.plan.make_task()
     config = _config(target, settings, stages, jobs)
-    path = out / name / "config.json"
+    path = _directory(out, name, settings.task) / "config.json"
     if path.exists():
         _refuse_other(json.loads(path.read_text(encoding="utf-8")), config, path.parent, resume)
     _write(path, json.dumps(config, indent=2) + "\n")
@@ -183,6 +186,19 @@ def _target(name: str) -> Target:
     if name not in TARGETS:
         raise ArgumentError(f"target must be one of {', '.join(TARGETS)}; got {name!r}")
     return TARGETS[name]
+
+
+def _studies(target: Target, task: str | None) -> list[Study]:
+    chosen = [study for study in target.studies if task in (None, study.task)]
+    if not chosen:
+        known = ", ".join(study.task for study in target.studies)
+        raise ArgumentError(f"task must be one of those of {target.name}: {known}; got {task!r}")
+    return chosen
+
+
+def _directory(out: Path, name: str, task: str | None) -> Path:
+    """Where a target's outcome lies; one task of several has a place of its own."""
+    return out / (name if task is None else f"{name}-{task}")
 
 
 def _config(target: Target, settings: Settings, stages: list[Stage], jobs: int) -> dict[str, Any]:
@@ -238,12 +254,12 @@ class Outcome:
     files: list[Path]
 
 
-def finish(name: str, out: Path) -> Outcome:
+def finish(name: str, out: Path, task: str | None = None) -> Outcome:
     """Judge the finished runs; write ``result.json`` and the data behind the figures."""
-    target = _target(name)
-    config = _read(out / name / "config.json")
+    target, directory = _target(name), _directory(out, name, task)
+    config = _read(directory / "config.json")
     settings = Settings(config["scale"], config["model"], config["seeds"], config["threads"])
-    stages = [Stage(study, settings, out) for study in target.studies]
+    stages = [Stage(study, settings, out) for study in _studies(target, task)]
     tasks = [stage.study.task for stage in stages]
     material = Material(
         dict(zip(tasks, (stage.traces() for stage in stages), strict=True)),
@@ -255,8 +271,8 @@ def finish(name: str, out: Path) -> Outcome:
         f"The paper says that {target.says}. Measured here:"
     )
     text = paragraph(begin, found.claims)
-    files = _write_all(out / name, target, config, found, text)
-    return Outcome(target, out / name, found.charts, found.claims, found.tables, text, files)
+    files = _write_all(directory, target, config, found, text)
+    return Outcome(target, directory, found.charts, found.claims, found.tables, text, files)
 
 
 def _write_all(

@@ -22,6 +22,7 @@ class Seen(NamedTuple):
     weights: Tensor
     inverse: Tensor
     scores: Tensor
+    counts: Tensor
     losses: Tensor
 
 
@@ -43,7 +44,7 @@ class Window:
             "effective_sample_size": _average(
                 [functional.effective_sample_size(s.weights) for s in steps]
             ),
-            "unique_fraction": _average([_unique_fraction(s.indices) for s in steps]),
+            "unique_fraction": _average([_unique_fraction(s) for s in steps]),
             "tracking": _average(
                 [functional.tracking_coefficient(s.scores, s.losses) for s in steps]
             ),
@@ -61,8 +62,8 @@ def _variance_reduction(steps: list[Seen]) -> float:
     return float(square / mean**2) if mean > 0 else 1.0
 
 
-def _unique_fraction(indices: Tensor) -> float:
-    return len(torch.unique(indices)) / len(indices)
+def _unique_fraction(step: Seen) -> float:
+    return len(torch.unique(step.indices)) / float(step.counts.sum())
 
 
 def _average(values: Sequence[Tensor | float]) -> float:

@@ -32,7 +32,7 @@ __all__ = ["BadLoss", "Draw", "ImportanceSampler", "Record"]
 
 BadLoss = Literal["raise", "skip"]
 
-VERSION = 1  # of the saved state
+VERSION = 2  # of the saved state
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
 
 
@@ -47,9 +47,10 @@ class Record(NamedTuple):
     """A draw with what must be remembered of it until its losses come back."""
 
     indices: Tensor  # [batch]
-    weights: Tensor  # [batch] alpha_i
+    weights: Tensor  # [batch] alpha_i, those of repeated draws added
     inverse: Tensor  # [batch] 1 / (M p_i): makes a mean over the batch unbiased
     scores: Tensor  # [batch] what they were drawn by
+    counts: Tensor  # [batch] how often each was drawn, float32
 
 
 @final
@@ -146,9 +147,8 @@ class ImportanceSampler:
         start = time.perf_counter()
         drawn = self.source.draw(self.batch_size)
         if self.uniform:
-            record = Record(
-                drawn.indices, self._ones[: len(drawn.indices)], drawn.scores, drawn.scores
-            )
+            ones = self._ones[: len(drawn.indices)]
+            record = Record(drawn.indices, ones, drawn.scores, drawn.scores, ones)
         else:
             record = self._weigh(drawn)
         self.seconds += time.perf_counter() - start
@@ -175,11 +175,11 @@ class ImportanceSampler:
             self._bad_scores(bad, scores, indices)
         # A bad score counts for nothing; if its example is drawn all the same, the loss tells.
         scores = torch.where(bad, torch.zeros_like(scores), scores)
-        positions, p = draw_from_pool(
-            scores, batch_size, self._smoothing, self._scheme, self._generator
-        )
+        parts = (self._smoothing, self._scheme, self._generator)
+        merge = self.readable(scores)
+        positions, p, counts = draw_from_pool(scores, batch_size, *parts, merge=merge)
         chosen = indices.to(scores.device, non_blocking=True)[positions]
-        record = self._weigh(Drawn(chosen, p, len(indices), scores[positions]))
+        record = self._weigh(Drawn(chosen, p, len(indices), scores[positions], counts))
         self.seconds += time.perf_counter() - start
         return positions, record
 
@@ -191,7 +191,13 @@ class ImportanceSampler:
         else:
             alpha = functional.weights(drawn.p, self.k, drawn.pool).to(torch.float32)
             inverse = functional.weights(drawn.p, 1.0, drawn.pool)
-        return Record(drawn.indices, alpha, inverse, drawn.scores)
+        counts = drawn.counts
+        if counts is None:
+            return Record(drawn.indices, alpha, inverse, drawn.scores, torch.ones_like(alpha))
+        # Means over the rows then equal means over the draws, with repeated ones added up.
+        share = counts * len(counts) / counts.sum()
+        alpha, counts = (alpha * share).to(torch.float32), counts.to(torch.float32)
+        return Record(drawn.indices, alpha, inverse * share, drawn.scores, counts)
 
     def readable(self, tensor: Tensor) -> bool:
         """Whether its values can be looked at without waiting for an accelerator."""
@@ -210,7 +216,7 @@ class ImportanceSampler:
         record = self._outstanding.get(key)
         if record is None:
             ones = torch.ones(len(indices), dtype=torch.float64, device="cpu")
-            record = Record(indices, ones.float(), ones, ones)
+            record = Record(indices, ones.float(), ones, ones, ones.float())
         self.learn(record, losses)
         self._outstanding.pop(key, None)
 
