@@ -4,8 +4,9 @@ Methods take turns in short blocks, so that whatever else the machine does hurts
 ratio is a block's time over that of the plain loop in the same round, and what is printed is the
 median over the rounds with the quartiles.
 
-    python benchmarks/step_cost.py                       # the demo network and the paper's MNIST
+    python benchmarks/step_cost.py                       # the demo network and the paper's three
     python benchmarks/step_cost.py --network demo --rounds 200
+    python benchmarks/step_cost.py --network ptb-small --methods approx,loss:draw=multinomial
 """
 
 import argparse
@@ -27,10 +28,12 @@ import salience
 from salience import ImportanceLoader
 from salience.data.digits import digits
 from salience.experiments import demo
-from salience.experiments.networks import mnist_network
+from salience.experiments.methods import make_method
+from salience.experiments.networks import WORDS, Size, cifar10_network, mnist_network, ptb_network
 from salience.experiments.records import environment
 
-SCORES = ("uniform", "history", "approx", "loss", "upper_bound", "gnorm")
+# With its own settings each, and the loss also as the paper draws: with replacement.
+METHODS = ("uniform", "history", "approx", "loss", "loss:draw=multinomial", "upper_bound", "gnorm")
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -49,8 +52,10 @@ def stepper(
         loader: Any = DataLoader(dataset, batch, shuffle=True, drop_last=True)
         mean: Callable[[Any], Any] = torch.mean
     else:
+        method = make_method(name)
         needed = {"model": model, "loss": nn.CrossEntropyLoss(reduction="none")}
-        loader = ImportanceLoader(dataset, batch, score=name, drop_last=True, **needed)
+        options = {**method.options, **needed}
+        loader = ImportanceLoader(dataset, batch, k=method.k, drop_last=True, **options)
         mean = loader.mean
     batches = endless(loader)
 
@@ -89,47 +94,74 @@ def measure(
 
 def report(title: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
     plain = seconds["plain"]
-    print(f"\n{title}: plain DataLoader loop {1e3 * median(plain):.2f} ms a step")
+    print(f"\n{title}: plain DataLoader loop {1e3 * median(plain):.2f} ms a step", flush=True)
     rows = {}
     for name, own in seconds.items():
         if name == "plain":
             continue
         low, middle, high = quantiles([a / b for a, b in zip(own, plain, strict=True)], n=4)
         rows[name] = {"ratio": middle, "quartiles": [low, high], "rounds": len(own)}
-        print(f"  {name:12s} {middle:.3f}  (quartiles {low:.3f} .. {high:.3f}, {len(own)} rounds)")
+        print(f"  {name:22s} {middle:.3f}  (quartiles {low:.3f} .. {high:.3f}, {len(own)} rounds)")
     return {"plain_ms": 1e3 * median(plain), "methods": rows}
 
 
-def mnist_shaped() -> TensorDataset:
-    """60,000 images of noise: what they show does not change what a step costs."""
+def noise(n: int, *shape: int) -> TensorDataset:
+    """Images of noise, or words at random: what they show does not change what a pass costs.
+
+    Their losses are all alike, so hardly any draws repeat and can be merged: the dearest case.
+    """
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(60_000, 1, 28, 28, generator=generator)
-    return TensorDataset(images, torch.randint(0, 10, (60_000,), generator=generator))
+    if len(shape) == 1:
+        words = torch.randint(1, WORDS, (n, *shape), generator=generator)
+        return TensorDataset(words, torch.randint(1, WORDS, (n,), generator=generator))
+    images = torch.rand(n, *shape, generator=generator)
+    return TensorDataset(images, torch.randint(0, 10, (n,), generator=generator))
+
+
+def sized(size: Size, steps: int) -> dict[str, Any]:
+    """The three networks of the paper in one size; steps of a block."""
+    return {
+        f"mnist-{size}": (
+            lambda: noise(60_000, 1, 28, 28),
+            lambda: mnist_network(size),
+            128,
+            steps,
+        ),
+        f"cifar10-{size}": (
+            lambda: noise(50_000, 3, 32, 32),
+            lambda: cifar10_network(size),
+            128,
+            steps,
+        ),
+        f"ptb-{size}": (lambda: noise(900_000, 20), lambda: ptb_network(size), 128, steps),
+    }
 
 
 # name: dataset, network, batch size, steps of a block
 NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[], nn.Module], int, int]] = {
     "demo": (lambda: digits(train=True), demo.network, demo.BATCH_SIZE, 11),
-    "mnist-paper": (mnist_shaped, lambda: mnist_network("paper"), 128, 2),
+    **sized("paper", 1),
+    **sized("small", 10),
 }
+USUAL = [name for name in NETWORKS if not name.endswith("small")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=[*NETWORKS, "all"], default="all")
-    parser.add_argument("--scores", default=",".join(SCORES))
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    chosen = list(NETWORKS) if options.network == "all" else [options.network]
+    chosen = USUAL if options.network == "all" else [options.network]
     print(f"salience {salience.__version__}, torch {torch.__version__}, {platform.machine()}")
     results: dict[str, Any] = {"command": " ".join(sys.argv), **environment(options.threads)}
     for title in chosen:
         dataset, network, batch, steps = NETWORKS[title]
         data = dataset()
-        names = ["plain", *options.scores.split(",")]
+        names = ["plain", *options.methods.split(",")]
         seconds = measure(
             names,
             lambda name, data=data, network=network, batch=batch: stepper(

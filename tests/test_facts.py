@@ -230,6 +230,38 @@ def test_merging_duplicates_keeps_the_expected_step(scheme: Scheme, k: float) ->
     torch.testing.assert_close(merged_step, (p * alpha) @ values, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("k", [1.0, 0.5])
+@pytest.mark.parametrize("name", ["history", "loss"])
+def test_repeated_draws_from_a_pool_are_one_row_with_their_weights_added(
+    name: str, k: float, dataset: TensorDataset, model: nn.Module
+) -> None:
+    options = {"k": k, "smoothing": 0.3, "presample": 2, "draw": "multinomial"}
+    sampler = make_sampler(name, dataset, model, **options)
+    pool = torch.arange(4, 14)
+    # Of the ten candidates: the third twice, the eighth three times.
+    p = probabilities(sampler, pool, dataset[pool])
+    middles = p.cumsum(0) - p / 2
+    points = middles[[7, 2, 7, 7, 2]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functional, "points", lambda *_, **__: points)
+        if name == "history":
+            sampler.source.passes.take = lambda _: pool
+            record = sampler.next_record()
+        else:
+            positions, record = sampler.choose(pool, dataset[pool])
+            assert positions.tolist() == [2, 7]
+    assert record.indices.tolist() == [6, 11]
+    assert record.counts.tolist() == [2.0, 3.0]
+    alpha = (1 / (10 * p[[2, 7]])) ** k
+    losses = torch.tensor([0.7, 1.9]).double()
+    by_draw = (2 * alpha[0] * losses[0] + 3 * alpha[1] * losses[1]) / BATCH
+    torch.testing.assert_close((record.weights * losses).mean(), by_draw, rtol=1e-6, atol=0)
+    sampler.learn(record, losses.float())
+    four_before = 4 * 1.0  # from the warm-up, all distinct
+    fraction = (four_before + 2 / 5) / 5
+    assert sampler._window.summary()["unique_fraction"] == pytest.approx(fraction)
+
+
 def test_weights_are_those_of_the_draw_not_of_later_scores(dataset: TensorDataset) -> None:
     sampler = ImportanceSampler(len(dataset), BATCH, score="history", smoothing=0.5, k=1)
     first = sampler.draw()

@@ -61,6 +61,9 @@ class ImportanceLoader:
 
     With a score that needs the model, batches arrive on the model's device, where they were scored.
 
+    Draws from a pool that repeat an example are merged on the host: it comes once, with its
+    weights added, so such a batch may be shorter than ``batch_size``.
+
     Call ``mean`` once per batch. A second call for the same batch (LBFGS, SAM) weighs again and
     records nothing; a batch that is never passed to ``mean`` teaches nothing.
     """
