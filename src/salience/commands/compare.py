@@ -34,12 +34,13 @@ def add(app: "Typer") -> None:
     import typer
 
     from salience.experiments.methods import METHOD_NAMES
+    from salience.experiments.tasks import TASK_NAMES
 
     @app.command(epilog=EXAMPLES)
     def compare(
         task: Annotated[
             str,
-            typer.Argument(help="digits, mnist, cifar10, ptb, or path/to/file.py:make_task"),
+            typer.Argument(help=f"{', '.join(TASK_NAMES)}, or path/to/file.py:make_task"),
         ],
         methods: Annotated[
             str,

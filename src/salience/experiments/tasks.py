@@ -15,6 +15,7 @@ from salience.data.mnist import mnist
 from salience.data.ptb import Words, penn_treebank
 from salience.errors import ArgumentError
 from salience.experiments.demo import adam, digits_task, wrong
+from salience.experiments.hard_cases import long_tail, wrong_labels
 from salience.experiments.networks import cifar10_network, mnist_network, ptb_network
 from salience.experiments.training import Schedule, Task, constant
 
@@ -22,7 +23,7 @@ __all__ = ["SCHEDULES", "STEPS", "TASK_NAMES", "Size", "make_task"]
 
 Size = Literal["small", "paper"]
 
-TASK_NAMES = ("digits", "mnist", "cifar10", "ptb")
+TASK_NAMES = ("digits", "mnist", "cifar10", "ptb", "mnist-wrong-labels", "mnist-long-tail")
 # Iterations in the paper; the digits are ours.
 STEPS = {"digits": 1600, "mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
 PROBE = 10_000  # examples of each set that an evaluation looks at
@@ -80,6 +81,16 @@ def _mnist(size: Size, data_dir: Path | None) -> Task:
     return _image_task("mnist", train, test, train, partial(mnist_network, size))
 
 
+def _mnist_wrong_labels(size: Size, data_dir: Path | None) -> Task:
+    train, test = wrong_labels(mnist(True, data_dir)), mnist(False, data_dir)
+    return _image_task("mnist-wrong-labels", train, test, train, partial(mnist_network, size))
+
+
+def _mnist_long_tail(size: Size, data_dir: Path | None) -> Task:
+    train, test = long_tail(mnist(True, data_dir)), mnist(False, data_dir)
+    return _image_task("mnist-long-tail", train, test, train, partial(mnist_network, size))
+
+
 def _cifar10(size: Size, data_dir: Path | None) -> Task:
     train, test = cifar10_augmented(data_dir), cifar10(False, data_dir)
     task = _image_task("cifar10", train, test, train.original, partial(cifar10_network, size))
@@ -108,7 +119,14 @@ def _digits(size: Size, data_dir: Path | None) -> Task:  # noqa: ARG001
     return replaced(task, show=partial(_scaled, images))
 
 
-_BUILDERS = {"digits": _digits, "mnist": _mnist, "cifar10": _cifar10, "ptb": _ptb}
+_BUILDERS = {
+    "digits": _digits,
+    "mnist": _mnist,
+    "cifar10": _cifar10,
+    "ptb": _ptb,
+    "mnist-wrong-labels": _mnist_wrong_labels,
+    "mnist-long-tail": _mnist_long_tail,
+}
 
 
 def _image_task(name: str, train: Any, test: Images, pictures: Images, network: Any) -> Task:
