@@ -13,7 +13,16 @@ from salience.errors import ArgumentError
 from salience.functional import Scheme
 from salience.scores import Score
 
-__all__ = ["Drawn", "Pool", "ShuffledPasses", "Source", "Uniform", "WholeDataset", "draw_from_pool"]
+__all__ = [
+    "Drawn",
+    "Pool",
+    "ShuffledPasses",
+    "Source",
+    "Switched",
+    "Uniform",
+    "WholeDataset",
+    "draw_from_pool",
+]
 
 CHUNK = 65536  # examples scored at a time when the whole dataset is
 
@@ -124,10 +133,12 @@ class WholeDataset:
         self._tree = SumTree(n, columns=2)
         self._optimism = 0.0
         self._unknown = float(n)
-        scores = torch.cat(
-            [score.score(part, None) for part in torch.split(torch.arange(n, device="cpu"), CHUNK)]
-        )
-        self._fill(scores.numpy())
+        self.score_all()
+
+    def score_all(self) -> None:
+        """Ask the score about every example."""
+        parts = torch.split(torch.arange(self._tree.n, device="cpu"), CHUNK)
+        self._fill(torch.cat([self._score.score(part, None) for part in parts]).numpy())
 
     def draw(self, n: int) -> Drawn:
         tree = self._tree
@@ -175,6 +186,43 @@ class WholeDataset:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimism = state["optimism"]
         self._fill(state["scores"].numpy())
+
+
+@final
+class Switched:
+    """Shuffled passes while ``active`` is False, draws by score from the whole dataset else."""
+
+    def __init__(self, passes: Uniform, whole: WholeDataset) -> None:
+        self.uniform, self._whole = passes, whole
+        self.active = False
+
+    def draw(self, n: int) -> Drawn:
+        return self._whole.draw(n) if self.active else self.uniform.draw(n)
+
+    def refresh(self, indices: Tensor) -> None:
+        if self.active:  # else the scores are asked for all at once when they are needed
+            self._whole.refresh(indices)
+
+    def switch(self, active: bool) -> None:
+        """From one kind of draw to the other, with a new pass on the way back."""
+        if active and not self.active:
+            self._whole.score_all()
+        elif self.active and not active:
+            self.uniform.passes.end()
+        self.active = active
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "active": self.active,
+            "passes": self.uniform.state_dict(),
+            "whole": self._whole.state_dict() if self.active else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.active = state["active"]
+        self.uniform.load_state_dict(state["passes"])
+        if self.active:
+            self._whole.load_state_dict(state["whole"])
 
 
 @final
