@@ -36,25 +36,11 @@ class Window:
     def append(self, seen: Seen) -> None:
         self._steps.append(seen)
 
-    def variance_reduction(self, constant: float = 0.0) -> float:
-        """N sum q^2 / (sum q)^2 with q = L + c over the whole dataset, from the weighted batches.
-
-        ``constant`` is c; nan before the first step.
-        """
-        steps = list(self._steps)
-        if not steps:
-            return math.nan
-        inverse = torch.cat([s.inverse for s in steps])
-        q = torch.cat([s.losses for s in steps]).to(inverse.dtype) + constant
-        mean = (inverse * q).sum() / inverse.sum()
-        square = (inverse * q * q).sum() / inverse.sum()
-        return float(square / mean**2) if mean > 0 else 1.0
-
     def summary(self) -> dict[str, float]:
         """Averages over the window; nan before the first step."""
         steps = list(self._steps)
         return {
-            "variance_reduction": self.variance_reduction(),
+            "variance_reduction": _variance_reduction(steps),
             "effective_sample_size": _average(
                 [functional.effective_sample_size(s.weights) for s in steps]
             ),
@@ -63,6 +49,17 @@ class Window:
                 [functional.tracking_coefficient(s.scores, s.losses) for s in steps]
             ),
         }
+
+
+def _variance_reduction(steps: list[Seen]) -> float:
+    """N sum L^2 / (sum L)^2 of the whole dataset, estimated from the weighted batches."""
+    if not steps:
+        return math.nan
+    inverse = torch.cat([s.inverse for s in steps])
+    losses = torch.cat([s.losses for s in steps]).to(inverse.dtype)
+    mean = (inverse * losses).sum() / inverse.sum()
+    square = (inverse * losses * losses).sum() / inverse.sum()
+    return float(square / mean**2) if mean > 0 else 1.0
 
 
 def _unique_fraction(step: Seen) -> float:

@@ -249,8 +249,8 @@ class ImportanceSampler:
             self._learn(record, losses)
         own = time.perf_counter() - start
         self.seconds += own
-        if self._switch is not None and len(losses):
-            self._look(record, own)
+        if self._switch is not None:
+            self._switch.clock(own)
 
     def _without_bad(self, record: Record, losses: Tensor) -> tuple[Record, Tensor]:
         bad = bad_losses(losses)
@@ -270,14 +270,15 @@ class ImportanceSampler:
         changed = self.score.update(*_distinct(record.indices, losses))
         if self.source is not None:
             self.source.refresh(changed)
+        if self._switch is not None:
+            self._look(record, losses, mean_loss)
 
-    def _look(self, record: Record, own: float) -> None:
+    def _look(self, record: Record, losses: Tensor, mean_loss: float) -> None:
         """Let the switch decide how the next batches are drawn."""
         assert self._switch is not None
         assert isinstance(self.source, Switched)
-        mean = self._mean_loss.value
-        constant = float(self._smoothing.constant(mean))
-        if self._switch.look(self._window, len(record.indices), constant, own):
+        self._switch.learn(len(losses), mean_loss, _mean(record.inverse, losses.square()))
+        if self._switch.changes(float(self._smoothing.constant(self._mean_loss.value))):
             self.source.switch(self._switch.active)
 
     def metrics(self) -> dict[str, float]:
