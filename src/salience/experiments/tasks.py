@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from salience.data.cifar10 import cifar10, cifar10_augmented
@@ -15,7 +16,7 @@ from salience.data.mnist import mnist
 from salience.data.ptb import Words, penn_treebank
 from salience.errors import ArgumentError
 from salience.experiments.demo import adam, digits_task, wrong
-from salience.experiments.hard_cases import long_tail, wrong_labels
+from salience.experiments.hard_cases import long_tail, rarest_third, wrong_labels
 from salience.experiments.networks import cifar10_network, mnist_network, ptb_network
 from salience.experiments.training import Schedule, Task, constant
 
@@ -88,7 +89,8 @@ def _mnist_wrong_labels(size: Size, data_dir: Path | None) -> Task:
 
 def _mnist_long_tail(size: Size, data_dir: Path | None) -> Task:
     train, test = long_tail(mnist(True, data_dir)), mnist(False, data_dir)
-    return _image_task("mnist-long-tail", train, test, train, partial(mnist_network, size))
+    task = _image_task("mnist-long-tail", train, test, train, partial(mnist_network, size))
+    return replaced(task, rare=partial(torch.isin, test_elements=rarest_third(train.targets)))
 
 
 def _cifar10(size: Size, data_dir: Path | None) -> Task:
