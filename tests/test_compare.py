@@ -173,6 +173,16 @@ def test_every_method_trains(name: str) -> None:
     assert run.evaluate()["step"] == 3
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_no_seed_trains_on_the_probe_first(seed: int) -> None:
+    run = Run(make_task("digits", probe=200), make_method("uniform"), seed)
+    probe = {run.train_index(place) for place in range(200)}
+    run.advance(1)
+    first = set(run.loader.indices.tolist())
+    # By chance 18 of 128 are in a probe of 200 out of 1,437, and 40 are six deviations away.
+    assert len(first & probe) < 40
+
+
 def test_online_selection_draws_by_rank_of_fresh_losses() -> None:
     task = make_task("digits", probe=50)
     model = task.model()

@@ -93,6 +93,14 @@ def test_uniform_is_an_ordinary_shuffled_epoch() -> None:
         assert len(seen) == len(set(seen)) == 8
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+def test_draws_are_not_what_the_seed_gives_elsewhere(seed: int) -> None:
+    sampler = ImportanceSampler(1000, 100, score="uniform", seed=seed)
+    users = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[:100]
+    # By chance 10 of 100 are the same; 30 are more than seven deviations away.
+    assert len({*sampler.draw().indices.tolist()} & {*users.tolist()}) < 30
+
+
 def test_a_uniform_mean_is_the_mean_to_the_bit() -> None:
     loader = ImportanceLoader(TensorDataset(torch.zeros(8)), 8, score="uniform")
     next(iter(loader))

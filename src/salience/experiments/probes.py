@@ -16,7 +16,7 @@ from salience import functional
 from salience.distribution import make_smoothing
 from salience.errors import ArgumentError
 from salience.experiments.compare import Observer
-from salience.experiments.training import Run, Task
+from salience.experiments.training import MEASURED, Run, Task
 from salience.scores import NEED_MODEL, GradientNorm, Loss, Score
 from salience.scores.model import scoring
 
@@ -82,7 +82,7 @@ class LossAndNorm:
 
     def __call__(self, run: Run) -> dict[str, Any]:
         task = run.task
-        generator = torch.Generator().manual_seed(run.seed * 1_000_003 + run.step)
+        generator = torch.Generator().manual_seed(MEASURED + run.seed * 1_000_003 + run.step)
         indices = _some_of(task, task.batch_size, generator)
         batch = _read(task, indices)
         losses = Loss(run.model, task.losses).score(indices, batch)
@@ -110,7 +110,7 @@ class GradientVariance:
     def __call__(self, run: Run) -> dict[str, Any]:
         if run.step not in self.at:
             return {}
-        indices = _some_of(run.task, self.size, torch.Generator().manual_seed(1))
+        indices = _some_of(run.task, self.size, torch.Generator().manual_seed(MEASURED))
         return _variances(run, indices, _squared_norms(run, indices), _importance(run, indices))
 
 

@@ -36,6 +36,9 @@ __all__ = ["BadLoss", "Draw", "ImportanceSampler", "Record"]
 BadLoss = Literal["raise", "skip"]
 
 VERSION = 2  # of the saved state
+# Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
+# a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
+SALT = 5_846_008_549_259_017_313
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
 
 
@@ -106,7 +109,7 @@ class ImportanceSampler:
         self.deferred = False
         self._scheme: Scheme = draw
         self._on_bad_loss = on_bad_loss
-        self._generator = torch.Generator(device="cpu").manual_seed(seed)
+        self._generator = torch.Generator(device="cpu").manual_seed((seed + SALT) % 2**64)
         self.source = self._make_source(presample, drop_last)
         self._ones = torch.ones(batch_size, dtype=torch.float32, device="cpu")
         self._outstanding: dict[bytes, Record] = {}

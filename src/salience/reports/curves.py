@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["INK", "PALETTE", "curves_png", "new_figure", "plain", "png", "tested_png", "tidy"]
+__all__ = [
+    "INK",
+    "PALETTE",
+    "curves_png",
+    "logarithmic",
+    "new_figure",
+    "plain",
+    "png",
+    "tested_png",
+    "tidy",
+]
 
 # Grey for the baseline, then Okabe and Ito's colours, which every colour vision tells apart.
 PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -58,7 +68,7 @@ def _pair(rows: Sequence[Row], summary: Summary, measure: Measure) -> bytes:
         axes.set_xlabel({"steps": "steps", "seconds": "seconds of training"}[on], color=INK)
         tidy(axes)
     if is_logarithmic(curves):
-        left.set_yscale("log")
+        logarithmic(left)
     unit = f" ({measure.unit})" if measure.unit else ""
     left.set_ylabel(measure.title.lower() + unit, color=INK)
     _legend(figure, left, curves)
@@ -136,6 +146,16 @@ def new_figure(width: float, height: float) -> "Figure":
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def logarithmic(axes: "Axes") -> None:
+    """A logarithmic axis for y, with plain numbers also where it spans less than a power of ten."""
+    from matplotlib.ticker import LogFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+    axes.tick_params(axis="y", which="minor", labelcolor=INK)
 
 
 def tidy(axes: "Axes", grid: Any = "both") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from salience.experiments.charts import Chart, Line, Panel, Table
 from salience.experiments.records import refused
 from salience.experiments.reproduce import Outcome
-from salience.reports.curves import INK, PALETTE, new_figure, png, tidy
+from salience.reports.curves import INK, PALETTE, logarithmic, new_figure, png, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def _draw(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
     axes.set_xlabel(panel.x, color=INK)
     axes.set_ylabel(panel.y, color=INK)
     if panel.log:
-        axes.set_yscale("log")
+        logarithmic(axes)
     tidy(axes)
 
 
@@ -140,8 +140,8 @@ def chart_html(chart: Chart, text: str = "") -> str:
                 panel.level, line={"color": INK, "width": 1, "dash": "dot"}, col=column
             )
         figure.update_xaxes(title_text=_escaped(panel.x), col=column)
-        kind = "log" if panel.log else "linear"
-        figure.update_yaxes(title_text=_escaped(panel.y), type=kind, col=column)
+        kind = {"type": "log", "tickformat": "~g"} if panel.log else {"type": "linear"}
+        figure.update_yaxes(title_text=_escaped(panel.y), **kind, col=column)
     figure.update_layout(
         template="plotly_white", height=520, title=_broken(chart.title), margin={"t": 120}
     )
