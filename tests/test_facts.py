@@ -71,7 +71,7 @@ def probabilities(sampler: ImportanceSampler, pool: Tensor, batch: Any) -> Tenso
     seen = sampler.source._optimism if sampler.score.by_index and not sampler.uniform else 0.0
     scores = scores.nan_to_num(nan=max(seen, float(known.max()) if len(known) else 0.0))
     q = scores + float(sampler._smoothing.constant(scores.mean()))
-    return q / q.sum()
+    return q / q.sum() if q.sum() > 0 else torch.full_like(q, 1 / len(q))
 
 
 def expected_step(p: Tensor, scheme: Scheme, draw: Any, values: Tensor) -> Tensor:

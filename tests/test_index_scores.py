@@ -107,6 +107,13 @@ def test_sizes_are_the_papers() -> None:
     assert tuple(model.linear.weight.shape) == (1, 64)
 
 
+def test_classes_begin_alike() -> None:
+    """Else those that have not come up yet would be drawn for nothing but their first value."""
+    labels = torch.arange(2000)
+    scores = Approx(2000, labels).score(labels, None)
+    assert float(scores.max() - scores.min()) < 0.1
+
+
 def test_one_update_is_one_adam_step_on_the_squared_error_of_the_old_history() -> None:
     labels = torch.tensor([0, 1, 0, 1])
     score, twin = Approx(4, labels, seed=1), Approx(4, labels, seed=1)

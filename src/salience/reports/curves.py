@@ -149,12 +149,17 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def logarithmic(axes: "Axes") -> None:
-    """A logarithmic axis for y, with plain numbers also where it spans less than a power of ten."""
-    from matplotlib.ticker import LogFormatter
+    """A logarithmic axis for y, after everything is drawn, with plain numbers.
+
+    Where it spans less than a power of ten, there are more of them.
+    """
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(LogFormatter())
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+    low, high = axes.get_ylim()
+    number = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(number)
+    axes.yaxis.set_minor_formatter(number if high < 10 * low else NullFormatter())
     axes.tick_params(axis="y", which="minor", labelcolor=INK)
 
 

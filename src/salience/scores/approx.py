@@ -43,11 +43,16 @@ class LossPredictor(nn.Module):
         place: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
         self.lstm = nn.LSTM(1, HIDDEN, batch_first=True, **place)
         self.embedding = nn.Embedding(classes, HIDDEN, **place) if classes else None
+        if self.embedding is not None:
+            # As the authors' framework begins. Torch's own standard normal would make classes that
+            # have not come up yet differ widely, and those of large value would be drawn for it.
+            nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         self.linear = nn.Linear(2 * HIDDEN if classes else HIDDEN, 1, **place)
 
     def forward(self, losses: Tensor, counts: Tensor, classes: Tensor | None) -> Tensor:
         """[n, LENGTH] losses, [n] counts, [n] classes -> [n] predicted losses."""
-        states = self.lstm(losses.unsqueeze(-1))[0]
+        longest = max(int(counts.max()), 1)  # what lies beyond is padding for all of them
+        states = self.lstm(losses[:, :longest].unsqueeze(-1))[0]
         last = (counts.long() - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, HIDDEN)
         hidden = states.gather(1, last).squeeze(1) * (counts > 0).unsqueeze(1)
         if self.embedding is not None:
