@@ -1,5 +1,6 @@
 """Where the next examples come from: shuffled passes, the whole dataset, or a pool."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -114,7 +115,8 @@ class WholeDataset:
     """Draws from all N examples through a sum tree, in time that hardly grows with N.
 
     Examples whose score is not known yet (nan) stand at the largest score seen so far, so that
-    they are visited first; as one number for all of them it can move without touching the tree.
+    they are visited first, or at what ``expected`` says. As one number for all of them it can move
+    without touching the tree.
     """
 
     _SCORE, _UNKNOWN = 0, 1
@@ -126,10 +128,12 @@ class WholeDataset:
         smoothing: Smoothing,
         scheme: Scheme,
         generator: torch.Generator,
+        expected: Callable[[], float] | None = None,
     ) -> None:
         self._score, self._smoothing = score, smoothing
         self._scheme: Scheme = scheme
         self._generator = generator
+        self._expected = expected
         self._tree = SumTree(n, columns=2)
         self._optimism = 0.0
         self._unknown = float(n)
@@ -142,8 +146,9 @@ class WholeDataset:
 
     def draw(self, n: int) -> Drawn:
         tree = self._tree
-        # With nothing known, any positive optimism makes all equal.
-        rates = (1.0, (self._optimism or 1.0) if self._unknown else 0.0)
+        stands = self._optimism if self._expected is None else self._expected()
+        # With nothing known, any positive number makes all equal.
+        rates = (1.0, (stands or 1.0) if self._unknown else 0.0)
         total = tree.total(rates)
         floor = float(self._smoothing.constant(total / tree.n))
         if total + floor <= 0:  # every score and the smoothing are zero: all alike

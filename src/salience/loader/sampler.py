@@ -144,7 +144,8 @@ class ImportanceSampler:
         parts = (self.score, self._smoothing, self._scheme, self._generator)
         if self._switch is not None:
             passes = Uniform(self.n, self._generator, drop_last=drop_last)
-            return Switched(passes, WholeDataset(self.n, *parts))
+            whole = WholeDataset(self.n, *parts, lambda: self._mean_loss.value)
+            return Switched(passes, whole)
         if pool is None:
             return WholeDataset(self.n, *parts)
         return Pool(self.n, pool, *parts)
