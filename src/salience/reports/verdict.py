@@ -26,7 +26,8 @@ def has_target(summary: Summary) -> bool:
 def no_target(summary: Summary) -> str:
     """Why there is nothing to reach, and what to do."""
     end = numbers.loss(summary["target_train_loss"])
-    return f"{summary['baseline']} ended no lower than it began (train loss {end}), so train for longer"
+    base = summary["baseline"]
+    return f"{base} ended no lower than it began (train loss {end}), so train for longer"
 
 
 def _train(name: str, method: MethodSummary, summary: Summary) -> str:
