@@ -93,6 +93,20 @@ def test_the_baseline_too_is_done_when_it_first_meets_its_final_loss():
     assert summarize(rows)["methods"]["history"]["steps_to_target_ratio"] == 0.5
 
 
+@pytest.mark.parametrize("losses", [[1.5, 1.2, 0.9], [2.5, 2.4, 2.3]])
+def test_a_baseline_that_ends_above_where_it_began_has_no_time_to_compare_with(losses):
+    rows = curve("uniform", [1.0, 1.5, 2.0]) + curve("history", losses)
+    summary = summarize(rows)
+    for method in summary["methods"].values():
+        assert method["time_to_target_ratio"] is None
+        assert method["steps_to_target_ratio"] is None
+    (sentence,) = verdicts(summary)
+    assert sentence.startswith("There is no time to compare: uniform ended no lower than it began")
+    assert f"history ended at {losses[-1]}" in sentence
+    assert text_of(summary_table(summary))
+    assert curves_png(rows, summary)
+
+
 def test_seeds_are_averaged_before_the_target_is_looked_for():
     rows = [
         *curve("uniform", [2.0, 1.0, 0.4], seed=0),

@@ -22,7 +22,7 @@ from salience.experiments.demo import digits_task
 from salience.experiments.measures import Arrival, Trace
 from salience.experiments.methods import make_method
 from salience.experiments.tasks import replaced
-from salience.experiments.training import Row, Run, Task
+from salience.experiments.training import MEASURED, Row, Run, Task
 from salience.reports import figures
 
 SCALE = 0.0002  # 4 steps for MNIST, 10 for CIFAR-10, 20 for Penn Treebank
@@ -329,7 +329,7 @@ def enumerated(p: Tensor, alpha: Tensor, g: Tensor, batch: int) -> float:
 def test_variance_of_draws_by_loss(k: float, size: int) -> None:
     made = tiny_run(f"loss:k={k:g}:presample=2:draw=multinomial:smoothing=adaptive")
     found = probes.GradientVariance(at=(6,), size=size)(made)
-    indices = torch.randperm(N, generator=torch.Generator().manual_seed(1))[:size]
+    indices = torch.randperm(N, generator=torch.Generator().manual_seed(MEASURED))[:size]
     losses, g = gradients(made, indices)
     q = losses + 0.5 * made.loader.metrics()["mean_loss"]  # half the running mean training loss
     p = q / q.sum()
@@ -345,7 +345,7 @@ def test_variance_of_draws_by_loss(k: float, size: int) -> None:
 def test_variance_of_draws_by_gradient_norm() -> None:
     made = tiny_run("gnorm:k=1:presample=2:draw=multinomial:smoothing=0.3")
     found = probes.GradientVariance(at=(6,))(made)
-    indices = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    indices = torch.randperm(N, generator=torch.Generator().manual_seed(MEASURED))
     _, g = gradients(made, indices)
     q = g.norm(dim=1) + 0.3
     p = q / q.sum()

@@ -110,7 +110,7 @@ def _time_ratio(own: Point | None, base: Point | None, base_curve: list[Point]) 
     with t; t / b(H) would credit a method that is done early with whatever slowed the machine
     down afterwards. On a steady machine both are the same number.
     """
-    if own is None or base is None:
+    if own is None or base is None or base.step == 0:  # ended no lower than it began
         return None
     beside = next((point.seconds for point in base_curve if point.step == own.step), None)
     cost = _ratio(own.seconds, beside)

@@ -5,7 +5,7 @@ import math
 from salience.experiments.summary import Final, MethodSummary, Summary, tested_by
 from salience.reports import numbers
 
-__all__ = ["verdicts"]
+__all__ = ["has_target", "no_target", "verdicts"]
 
 
 def verdicts(summary: Summary) -> list[str]:
@@ -18,11 +18,26 @@ def verdicts(summary: Summary) -> list[str]:
     ]
 
 
+def has_target(summary: Summary) -> bool:
+    """Whether the baseline ended lower than it began, so that there is something to reach."""
+    return summary["methods"][summary["baseline"]]["steps_to_target_ratio"] is not None
+
+
+def no_target(summary: Summary) -> str:
+    """Why there is nothing to reach, and what to do."""
+    end = numbers.loss(summary["target_train_loss"])
+    base = summary["baseline"]
+    return f"{base} ended no lower than it began (train loss {end}), so train for longer"
+
+
 def _train(name: str, method: MethodSummary, summary: Summary) -> str:
     goal = (
         f"the train loss at which {summary['baseline']} sampling ended "
         f"({numbers.loss(summary['target_train_loss'])})"
     )
+    if not has_target(summary):
+        end = numbers.loss(method["final"]["train_loss"]["mean"])
+        return f"There is no time to compare: {no_target(summary)}; {name} ended at {end}"
     steps, time = method["steps_to_target_ratio"], method["time_to_target_ratio"]
     if steps is None or time is None:
         final = method["final"]

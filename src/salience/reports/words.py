@@ -7,7 +7,7 @@ from salience.experiments.summary import MethodSummary, Spread, Summary, tested_
 from salience.reports import numbers
 from salience.reports.reading import Comparison
 from salience.reports.series import looks
-from salience.reports.verdict import verdicts
+from salience.reports.verdict import has_target, no_target, verdicts
 
 __all__ = [
     "Fact",
@@ -102,6 +102,8 @@ def _winner(summary: Summary) -> str:
     """The fastest method, by the time to the target."""
     base = summary["baseline"]
     goal = f"the train loss at which {base} ended ({numbers.loss(summary['target_train_loss'])})"
+    if not has_target(summary):
+        return f"There is no time to compare: {no_target(summary)}."
     name = best(summary)
     if name is None:
         return _nobody(summary, goal)
