@@ -108,7 +108,7 @@ def report(title: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
 def noise(n: int, *shape: int) -> TensorDataset:
     """Images of noise, or words at random: what they show does not change what a pass costs.
 
-    Their losses are all alike, so hardly any draws repeat and can be merged: the dearest case.
+    Their losses are all alike, so the fewest draws repeat and can be merged: the dearest case.
     """
     generator = torch.Generator().manual_seed(0)
     if len(shape) == 1:

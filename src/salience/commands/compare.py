@@ -33,6 +33,7 @@ def add(app: "Typer") -> None:
     """Put the commands into ``app``."""
     import typer
 
+    from salience.commands.options import DataDir, Jobs, Resume, Threads
     from salience.experiments.methods import METHOD_NAMES
     from salience.experiments.tasks import TASK_NAMES
 
@@ -61,21 +62,13 @@ def add(app: "Typer") -> None:
             typer.Option(help="constant, stepped or cosine; by default the paper's for the task."),
         ] = None,
         evaluations: Annotated[int, typer.Option(help="Evaluations of each run.")] = 50,
-        data_dir: Annotated[
-            Path | None, typer.Option(help="Where the data is; by default SALIENCE_DATA.")
-        ] = None,
+        data_dir: DataDir = None,
         out: Annotated[
             Path | None, typer.Option(help="Where to write; by default runs/TASK.")
         ] = None,
-        resume: Annotated[
-            bool, typer.Option("--resume", help="Go on with what is in the directory.")
-        ] = False,
-        jobs: Annotated[
-            int, typer.Option(help="Processes of one thread each, which share the seeds.")
-        ] = 1,
-        threads: Annotated[
-            int | None, typer.Option(help="Threads for torch, with a single job.")
-        ] = None,
+        resume: Resume = False,
+        jobs: Jobs = 1,
+        threads: Threads = None,
         seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
         checkpoint_seconds: Annotated[
             float, typer.Option(help="Save an unfinished run at an evaluation this long after.")

@@ -28,6 +28,7 @@ def add(app: "Typer") -> None:
     """Put the command into ``app``."""
     import typer
 
+    from salience.commands.options import DataDir, Jobs, Resume, Threads
     from salience.experiments.reproduce import TARGETS, Settings
 
     @app.command(epilog=EXAMPLES)
@@ -43,21 +44,13 @@ def add(app: "Typer") -> None:
         task: Annotated[
             str | None, typer.Option(help="Of a target with several tasks, only this one.")
         ] = None,
-        data_dir: Annotated[
-            Path | None, typer.Option(help="Where the data is; by default SALIENCE_DATA.")
-        ] = None,
+        data_dir: DataDir = None,
         out: Annotated[
             Path, typer.Option(help="Where to write; targets in one place share their runs.")
         ] = Path("runs/paper"),
-        resume: Annotated[
-            bool, typer.Option("--resume", help="Go on with what is in the directory.")
-        ] = False,
-        jobs: Annotated[
-            int, typer.Option(help="Processes of one thread each, which share the seeds.")
-        ] = 1,
-        threads: Annotated[
-            int | None, typer.Option(help="Threads for torch, with a single job.")
-        ] = None,
+        resume: Resume = False,
+        jobs: Jobs = 1,
+        threads: Threads = None,
     ) -> None:
         """Run what a figure or table of the paper shows, and tell which of its claims hold here."""
         settings = Settings(scale, model, seeds, threads, task)  # type: ignore[arg-type]

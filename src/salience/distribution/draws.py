@@ -303,5 +303,5 @@ def draw_from_pool(
     positions = functional.draw(p, n, generator=generator, scheme=scheme)
     if not merge:
         return positions, p[positions], None
-    positions, counts = functional.merge_duplicates(positions, torch.ones_like(p[positions]))
+    positions, counts = functional.merge_duplicates(positions, p.new_ones(n))
     return positions, p[positions], counts
