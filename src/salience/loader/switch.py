@@ -12,6 +12,7 @@ __all__ = ["Switch"]
 EVERY = 50  # steps between two looks
 ON, OFF = 1.1, 1.03  # examples saved over time added; apart, so that it does not flutter
 GUESS = 5e-4  # seconds that a draw and its update add to a step, until they have been measured
+FREE = 0.05  # of a step: below it the cost counts as none, so that noise on the clock decides nothing
 
 logger = logging.getLogger("salience")
 
@@ -79,7 +80,8 @@ class Switch:
         """t_i / t_u."""
         step, self._quickest = self._quickest, math.inf
         uniform = step - self._extra if self.active else step
-        return 1 + self._extra / max(uniform, 1e-9)
+        share = self._extra / max(uniform, 1e-9)
+        return 1 + share if share > FREE else 1.0
 
     def state_dict(self) -> dict[str, Any]:
         return {
