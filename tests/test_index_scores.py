@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from salience import ImportanceSampler
-from salience.scores.approx import HIDDEN, LENGTH, Approx, LossPredictor, LossRecord
+from salience.scores.approx import EAGER, HIDDEN, LENGTH, Approx, LossPredictor, LossRecord
 from salience.scores.history import History
 
 
