@@ -15,6 +15,12 @@ from salience.scores import RunningLoss
 N, BATCH = 400, 20
 
 
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of no length have no cost to measure: count it as none."""
+    monkeypatch.setattr(Switch, "_cost", lambda _: 1.0)
+
+
 def train(sampler: ImportanceSampler, losses: torch.Tensor, steps: int) -> list[float]:
     """Steps with a loss that is known for each example; whether draws were by importance."""
     active = []
@@ -89,6 +95,14 @@ def test_the_gain_is_the_variance_reduction_of_the_smoothed_scores() -> None:
     assert switch.gain(0.3) == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_a_cost_below_a_twentieth_of_a_step_is_none() -> None:
+    switch = Switch(1, 1)
+    for share, cost in ((0.04, 1.0), (0.06, 1.06)):
+        switch._extra, switch._quickest = share, 1.0
+        assert switch._cost() == pytest.approx(cost)
+        assert switch._quickest == math.inf  # the next look measures anew
+
+
 @pytest.mark.parametrize("cost", [0.0, 1.0])
 def test_it_pays_while_the_gain_is_above_the_cost(cost: float) -> None:
     switch = Switch(1, 1)
@@ -122,27 +136,30 @@ def test_equal_losses_are_shuffled_passes_for_ever() -> None:
     assert np.bincount(drawn).tolist() == [10] * N
 
 
+@pytest.mark.usefixtures("free")
 def test_it_goes_on_when_losses_differ_and_off_when_they_no_longer_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sampler = ImportanceSampler(N, BATCH, score="auto")
     with caplog.at_level(logging.INFO, logger="salience"):
         assert not any(train(sampler, torch.full((N,), 2.3), N // BATCH))
-        assert train(sampler, skewed(), 4 * EVERY)[-1] == 1.0
-        assert train(sampler, torch.full((N,), 0.01), 10 * EVERY)[-1] == 0.0
+        assert train(sampler, skewed(), 12 * EVERY)[-1] == 1.0
+        assert train(sampler, torch.full((N,), 0.01), 20 * EVERY)[-1] == 0.0
     (record,) = caplog.records
     assert "importance sampling is on from step" in record.getMessage()
 
 
+@pytest.mark.usefixtures("free")
 def test_hard_examples_come_more_often_once_it_is_on() -> None:
     sampler = ImportanceSampler(N, BATCH, score="auto")
     losses = skewed()
     train(sampler, torch.full((N,), 2.3), N // BATCH)
-    train(sampler, losses, 4 * EVERY)
+    train(sampler, losses, 12 * EVERY)
     drawn = torch.cat([sampler.draw().indices for _ in range(50)])
     assert float((losses[drawn] > 0.1).float().mean()) > 0.3  # 0.05 of the examples
 
 
+@pytest.mark.usefixtures("free")
 def test_it_resumes_exactly_on_both_sides_of_the_switch() -> None:
     losses = skewed()
     sampler = ImportanceSampler(N, BATCH, score="auto", seed=3)
