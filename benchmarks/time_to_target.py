@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
-from salience.experiments.summary import tested_by
+from salience.experiments.summary import summarize, tested_by
 from salience.reports.reading import read_comparison
 
 
@@ -45,7 +45,7 @@ OURS, BASELINE = "auto", "uniform"
 def compare(case: Case, schedule: str, out: Path, options: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "salience", "compare", case.task, "--resume"]
     command += ["--methods", f"{BASELINE},{OURS}", "--schedule", schedule, "--out", str(out)]
-    command += ["--steps", str(case.steps), "--seeds", str(options.seeds)]
+    command += ["--steps", str(options.steps or case.steps), "--seeds", str(options.seeds)]
     command += ["--jobs", str(options.jobs)]
     if options.jobs == 1:
         command += ["--threads", str(options.threads)]
@@ -66,25 +66,26 @@ def at_equal_time(run: list[Any], seconds: float) -> Any:
 
 
 def result(out: Path) -> dict[str, Any]:
-    """What a finished comparison found, seed by seed.
+    """What a finished comparison found, seed by seed: each against uniform from the same weights.
 
-    A run that is a few evaluations behind at equal time is measured there; one that is ahead is
-    measured at its own last evaluation, since it was not trained further.
+    A run that is behind at equal time is measured there; one that is ahead is measured at its own
+    last evaluation, since it was not trained further.
     """
     comparison = read_comparison(out)
     rows, summary = comparison.rows, comparison.summary["methods"][OURS]
     ours, base = runs(rows, OURS), runs(rows, BASELINE)
     measure = tested_by(rows[0])
-    cost, reached = summary["step_cost_ratio"], summary["seeds_to_target"]
+    alone = [summarize(b + o)["methods"][OURS] for b, o in zip(base, ours, strict=True)]
     equal = [at_equal_time(run, b[-1]["seconds"]) for run, b in zip(ours, base, strict=True)]
     last = [run[-1] for run in base]
     found = {
         "seeds": len(base),
         "uniform_train_loss": [row["train_loss"] for row in last],
         "auto_train_loss": [row["train_loss"] for row in equal],
-        "steps_to_target": reached,
-        "time_to_target": [None if share is None else share * cost for share in reached],
-        "step_cost": cost,
+        "steps_to_target": [seed["steps_to_target_ratio"] for seed in alone],
+        "time_to_target": [seed["time_to_target_ratio"] for seed in alone],
+        "time_to_target_of_means": summary["time_to_target_ratio"],
+        "step_cost": summary["step_cost_ratio"],
         "measure": measure,
         "uniform_test": [row[measure] for row in last],
         "auto_test": [row[measure] for row in equal],
@@ -140,6 +141,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/time-to-target"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, help="of each run, instead of each case's own")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="of finished cases; run nothing")

@@ -84,7 +84,7 @@ def test_a_loss_of_zero_from_the_start() -> None:
     assert smoothing.constant(0.0) == 0.0
 
 
-# ------------------------------------------------------------------------------------- when it is on
+# ------------------------------------------------------------------------------------ when it is on
 
 
 def test_the_gain_is_the_variance_reduction_of_the_smoothed_scores() -> None:

@@ -35,7 +35,7 @@ __all__ = ["BadLoss", "Draw", "ImportanceSampler", "Record"]
 
 BadLoss = Literal["raise", "skip"]
 
-VERSION = 2  # of the saved state
+VERSION = 3  # of the saved state
 # Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
 # a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
 SALT = 5_846_008_549_259_017_313

@@ -12,7 +12,7 @@ __all__ = ["Switch"]
 EVERY = 50  # steps between two looks
 ON, OFF = 1.1, 1.03  # examples saved over time added; apart, so that it does not flutter
 GUESS = 5e-4  # seconds that a draw and its update add to a step, until they have been measured
-FREE = 0.05  # of a step: below it the cost counts as none, so that noise on the clock decides nothing
+FREE = 0.05  # of a step: less counts as no cost, so that noise on the clock decides nothing
 
 logger = logging.getLogger("salience")
 
