@@ -40,13 +40,14 @@ CASES = {
     "random-labels": Case("mnist-random-labels", 1500, ("constant",)),
 }
 OURS, BASELINE = "auto", "uniform"
+EVALUATIONS = 40
 
 
 def compare(case: Case, schedule: str, out: Path, options: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "salience", "compare", case.task, "--resume"]
     command += ["--methods", f"{BASELINE},{OURS}", "--schedule", schedule, "--out", str(out)]
     command += ["--steps", str(options.steps or case.steps), "--seeds", str(options.seeds)]
-    command += ["--jobs", str(options.jobs)]
+    command += ["--jobs", str(options.jobs), "--evaluations", str(EVALUATIONS)]
     if options.jobs == 1:
         command += ["--threads", str(options.threads)]
     if options.data_dir:
@@ -138,6 +139,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", default=",".join(name for name in CASES if name != "digits"))
+    parser.add_argument("--schedules", help="some of the schedules of each case: constant, cosine")
     parser.add_argument("--out", type=Path, default=Path("runs/time-to-target"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
@@ -152,6 +154,8 @@ def main() -> None:
     results = {}
     for name in options.cases.split(","):
         for schedule in CASES[name].schedules:
+            if options.schedules and schedule not in options.schedules.split(","):
+                continue
             out = options.out / f"{name}-{schedule}"
             if not options.table:
                 compare(CASES[name], schedule, out, options)
