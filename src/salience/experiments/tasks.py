@@ -108,7 +108,7 @@ def _cifar10(size: Size, data_dir: Path | None) -> Task:
 
 
 def _cifar10_plain(size: Size, data_dir: Path | None) -> Task:
-    """The 50,000 images as they are and no dropout: a training set that is fitted in an hour."""
+    """The 50,000 images as they are and no dropout: what a small network can fit."""
     train, test = cifar10(True, data_dir), cifar10(False, data_dir)
     network = partial(cifar10_network, size, dropout=False)
     return _image_task("cifar10-plain", train, test, train, network)
