@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from salience import ImportanceLoader, ImportanceSampler, functional
 from salience.distribution import Fading
@@ -21,12 +23,12 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Switch, "_cost", lambda _: 1.0)
 
 
-def train(sampler: ImportanceSampler, losses: torch.Tensor, steps: int) -> list[float]:
+def train(sampler: ImportanceSampler, losses: torch.Tensor, steps: int) -> list[bool]:
     """Steps with a loss that is known for each example; whether draws were by importance."""
     active = []
     for _ in range(steps):
         indices, _ = sampler.draw()
-        active.append(sampler.metrics()["active"])
+        active.append(sampler.active)
         sampler.update(indices, losses[indices])
     return active
 
@@ -75,6 +77,14 @@ def test_smoothing_fades_with_what_is_left_of_the_loss() -> None:
     again = Fading(least=0.2, half=0.5, first=2, decay=0.0)
     again.load_state_dict(smoothing.state_dict())
     assert again.constant(3.0) == smoothing.constant(3.0)
+
+
+def test_more_loss_than_at_the_start_counts_as_all_of_it() -> None:
+    smoothing = Fading(least=0.2, half=0.5, first=1)
+    for mean in (1e-300, 1e6):
+        smoothing.update(mean)
+    assert smoothing.left == 1.0
+    assert smoothing.constant(1.0) == pytest.approx(0.2 + 8)
 
 
 def test_a_loss_of_zero_from_the_start() -> None:
@@ -143,8 +153,10 @@ def test_it_goes_on_when_losses_differ_and_off_when_they_no_longer_do(
     sampler = ImportanceSampler(N, BATCH, score="auto")
     with caplog.at_level(logging.INFO, logger="salience"):
         assert not any(train(sampler, torch.full((N,), 2.3), N // BATCH))
-        assert train(sampler, skewed(), 12 * EVERY)[-1] == 1.0
-        assert train(sampler, torch.full((N,), 0.01), 20 * EVERY)[-1] == 0.0
+        assert train(sampler, skewed(), 12 * EVERY)[-1]
+        assert sampler.metrics()["active"] == 1.0
+        assert not train(sampler, torch.full((N,), 0.01), 20 * EVERY)[-1]
+    assert sampler.metrics()["active"] == 0.0
     (record,) = caplog.records
     assert "importance sampling is on from step" in record.getMessage()
 
@@ -186,3 +198,40 @@ def test_epochs_are_whole_passes_while_it_is_off() -> None:
             loader.mean(torch.ones(len(x), requires_grad=True))
             seen += x.tolist()
         assert sorted(seen) == list(range(50))
+
+
+@pytest.mark.usefixtures("free")
+@given(
+    losses=st.lists(st.sampled_from([0.0, 1e-30, 1e-3, 0.5, 2.3, 1e6]), min_size=40, max_size=40),
+    seed=st.integers(0, 99),
+)
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_the_losses_draws_are_valid_and_a_pass_comes_first(
+    losses: list[float], seed: int
+) -> None:
+    sampler = ImportanceSampler(40, 8, score="auto", seed=seed)
+    values, first = torch.tensor(losses), []
+    for step in range(3 * EVERY):
+        indices, weights = sampler.draw()
+        first += indices.tolist() if step < 5 else []
+        assert weights.isfinite().all()
+        assert (weights > 0).all()
+        sampler.update(indices, values[indices])
+    assert sorted(first) == list(range(40))
+
+
+def test_its_log_and_metrics_agree(caplog: pytest.LogCaptureFixture) -> None:
+    sampler = ImportanceSampler(N, BATCH, score="auto")
+    with caplog.at_level(logging.INFO, logger="salience"):
+        train(sampler, torch.full((N,), 2.3), 3 * N // BATCH)
+    assert sampler.metrics()["active"] == 0.0
+    assert not caplog.records  # never on, so nothing to tell
+
+
+def test_pools_are_drawn_from_without_a_switch() -> None:
+    sampler = ImportanceSampler(N, BATCH, score="auto", presample=3)
+    indices, _ = sampler.draw()
+    assert sampler.metrics()["active"] == 1.0
+    assert len(indices) <= BATCH

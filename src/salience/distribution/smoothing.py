@@ -106,9 +106,10 @@ class Adaptive:
 class Fading:
     """c = (least + (rho / half)^3) x mean score, with rho the share of the loss that is left.
 
-    rho is the running mean loss over the mean loss of the first ``first`` steps, so 1 for a model
-    that has learned nothing. While much is left, nearly all examples are still worth the same and
-    draws stay close to uniform; the closer the model comes to fitting, the more the rest counts.
+    rho is the running mean loss over the mean loss of the first ``first`` steps: 1 for a model that
+    has learned nothing, and never more. While much is left, nearly all examples are still worth
+    the same and draws stay close to uniform; the closer the model comes to fitting, the more the
+    rest counts.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Fading:
     @property
     def left(self) -> float:
         """rho; 1 before the first step."""
-        return self._mean.value / self._start if self._steps and self._start > 0 else 1.0
+        return min(self._mean.value / self._start, 1.0) if self._start > 0 else 1.0
 
     def constant(self, mean_score: float | Tensor) -> float | Tensor:
         return (self.least + (self.left / self.half) ** 3) * mean_score
