@@ -162,6 +162,16 @@ def test_it_goes_on_when_losses_differ_and_off_when_they_no_longer_do(
 
 
 @pytest.mark.usefixtures("free")
+def test_it_waits_for_a_whole_pass_whatever_the_losses() -> None:
+    sampler = ImportanceSampler(10 * N, BATCH, score="auto")
+    losses = skewed().repeat(10)
+    train(sampler, torch.full((10 * N,), 2.3), 10)
+    rest = 10 * N // BATCH - 11
+    assert not any(train(sampler, losses, rest))
+    assert train(sampler, losses, EVERY + 1)[-1]
+
+
+@pytest.mark.usefixtures("free")
 def test_hard_examples_come_more_often_once_it_is_on() -> None:
     sampler = ImportanceSampler(N, BATCH, score="auto")
     losses = skewed()
