@@ -104,7 +104,7 @@ class Adaptive:
 
 @final
 class Fading:
-    """c = (least + (rho / half)^3) x mean score, with rho the share of the loss that is left.
+    """c = (least + (rho / half)^3) x running mean, with rho the share of the loss that is left.
 
     rho is the running mean loss over the mean loss of the first ``first`` steps: 1 for a model that
     has learned nothing, and never more. While much is left, nearly all examples are still worth
@@ -125,7 +125,9 @@ class Fading:
         return min(self._mean.value / self._start, 1.0) if self._start > 0 else 1.0
 
     def constant(self, mean_score: float | Tensor) -> float | Tensor:
-        return (self.least + (self.left / self.half) ** 3) * mean_score
+        mean = self._mean.value
+        share = self.least + (self.left / self.half) ** 3
+        return share * (mean_score if math.isnan(mean) else mean)
 
     def update(self, mean: float) -> None:
         if self._steps < self.first:
