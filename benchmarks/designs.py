@@ -322,6 +322,7 @@ def designs(steps: int) -> list[Design]:
             wrap=lambda loader: Reweighed(loader, lambda w: w / w.mean()),
         ),
         Design("the same as 0.8, multinomial draws", running, smoothing=less, draw="multinomial"),
+        Design("the same as 0.8, a draw for each batch", running, smoothing=less, wrap=undealt),
         Design("passes thinned to half", "uniform", wrap=Thinned),
         Design(
             "running 0.8, 32 stale examples looked at per step",
