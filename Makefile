@@ -30,9 +30,10 @@ format: install ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install ## step costs as interleaved ratios, and the draw at ten million examples
+bench: install ## costs of steps and draws, and the time to uniform's loss (hours; needs the data sets)
 	$(BIN)/python benchmarks/step_cost.py
 	$(BIN)/python benchmarks/draw_cost.py
+	$(BIN)/python benchmarks/time_to_target.py
 
 clean: ## remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from conftest import cross_entropy
 from enumerate_draws import outcomes
 from salience import ImportanceSampler, functional
+from salience.distribution import Switched
 from salience.functional import Scheme
 from salience.scores import NAMES, UpperBound
 
@@ -41,6 +42,9 @@ def make_sampler(
     needed = {key: given[key] for key in NEEDS[name]}
     sampler = ImportanceSampler(len(dataset), BATCH, score=name, **needed, **options)
     warm_up(sampler, dataset)
+    if isinstance(sampler.source, Switched):  # it would go on by itself after a pass
+        sampler._switch.active = True
+        sampler.source.switch(True)
     return sampler
 
 
@@ -68,8 +72,11 @@ def probabilities(sampler: ImportanceSampler, pool: Tensor, batch: Any) -> Tenso
     """p over the pool by the equations, from the score itself."""
     scores = sampler.score.score(pool, batch).double()
     known = scores[~scores.isnan()]
-    seen = sampler.source._optimism if sampler.score.by_index and not sampler.uniform else 0.0
-    scores = scores.nan_to_num(nan=max(seen, float(known.max()) if len(known) else 0.0))
+    seen = getattr(sampler.source, "_optimism", 0.0)
+    stands = max(seen, float(known.max()) if len(known) else 0.0)
+    if isinstance(sampler.source, Switched):
+        stands = sampler._mean_loss.value
+    scores = scores.nan_to_num(nan=stands)
     q = scores + float(sampler._smoothing.constant(scores.mean()))
     return q / q.sum() if q.sum() > 0 else torch.full_like(q, 1 / len(q))
 
@@ -270,3 +277,56 @@ def test_weights_are_those_of_the_draw_not_of_later_scores(dataset: TensorDatase
         sampler.update(other.indices, torch.full((BATCH,), 9.0))
     assert first.weights.tolist() == [1.0] * BATCH
     assert math.isclose(float(sampler._mean_loss.value), 9.0, rel_tol=0.7)
+
+
+# ---------------------------------------------------- one draw from the whole dataset, many batches
+
+
+def dealt(n: int, batch: int, **options: Any) -> ImportanceSampler:
+    """A sampler that knows a loss of each example."""
+    sampler = ImportanceSampler(n, batch, score="history", **options)
+    losses = torch.rand(n, generator=torch.Generator().manual_seed(1)) ** 3
+    sampler.update(torch.arange(n), losses)
+    return sampler
+
+
+def test_batches_dealt_from_one_draw_keep_the_expected_step() -> None:
+    n, batch, batches = 96, 4, 3
+    sampler = dealt(n, batch, k=1)
+    values = torch.randn(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    p = probabilities(sampler, torch.arange(n), None)
+    total = torch.zeros(2, dtype=torch.float64)
+    for chance, points in outcomes(p, batch * batches, "systematic"):
+        sampler.source._hand = ()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(functional, "points", lambda *_, points=points, **__: points)
+            records = [sampler.next_record() for _ in range(batches)]
+        assert not len(sampler.source._hand[0])
+        for record in records:
+            total += chance / batches * (record.weights.double() @ values[record.indices]) / batch
+    torch.testing.assert_close(total, values.mean(0), rtol=1e-6, atol=1e-9)
+
+
+def test_over_the_batches_of_one_draw_an_example_comes_as_often_as_it_should() -> None:
+    n, batch, batches = 480, 6, 10
+    sampler = dealt(n, batch)
+    p = probabilities(sampler, torch.arange(n), None)
+    counts = torch.cat([sampler.draw().indices for _ in range(batches)]).bincount(minlength=n)
+    expected = batch * batches * p
+    assert ((counts - expected).abs() < 1 + 1e-9).all()
+
+
+def test_examples_meet_others_than_those_at_an_even_distance() -> None:
+    sampler = ImportanceSampler(800, 10, score="history", smoothing=1.0)
+    sampler.update(torch.arange(800), torch.zeros(800))
+    others = [indices - indices[0] for indices, _ in (sampler.draw() for _ in range(20))]
+    assert len(torch.cat(others).remainder(80).unique()) == 10  # a draw for each batch: one
+
+
+def test_multinomial_draws_follow_the_newest_scores() -> None:
+    sampler = dealt(800, 10, draw="multinomial", smoothing=0.0)
+    sampler.draw()
+    losses = torch.zeros(800)
+    losses[7] = 1.0
+    sampler.update(torch.arange(800), losses)
+    assert sampler.draw().indices.tolist() == [7] * 10

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from salience import ImportanceSampler
-from salience.scores.approx import HIDDEN, LENGTH, Approx, LossPredictor, LossRecord
+from salience.scores.approx import EAGER, HIDDEN, LENGTH, Approx, LossPredictor, LossRecord
 from salience.scores.history import History
 
 
@@ -134,6 +134,18 @@ def test_one_update_is_one_adam_step_on_the_squared_error_of_the_old_history() -
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+def test_after_the_first_updates_one_in_several_trains() -> None:
+    score = Approx(4, every=3)
+    trained = []
+    for update in range(EAGER + 7):
+        before = score._model.linear.bias.clone()
+        score.update(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]))
+        if not torch.equal(before, score._model.linear.bias):
+            trained.append(update)
+    later = [update for update in range(EAGER, EAGER + 7) if update % 3 == 0]
+    assert trained == [*range(EAGER), *later]
+
+
 def test_it_learns_to_tell_classes_apart_before_seeing_the_examples() -> None:
     labels = torch.arange(400) % 2
     score = Approx(400, labels, learning_rate=1e-2)
@@ -149,11 +161,11 @@ def test_it_learns_to_tell_classes_apart_before_seeing_the_examples() -> None:
 def test_predictions_of_the_whole_dataset_are_refreshed_in_turn() -> None:
     n = 300
     sampler = ImportanceSampler(n, 10, score="approx", smoothing=0.1)
-    for _ in range(3):  # 3 x 128 others: everything once since the last change of the model
+    for _ in range(5):  # 5 x 64 others: everything once since the last change of the model
         indices, _ = sampler.draw()
         sampler.update(indices, torch.rand(10))
     sampler.score._optimizer.param_groups[0]["lr"] = 0.0
-    for _ in range(3):
+    for _ in range(5):
         indices, _ = sampler.draw()
         sampler.update(indices, torch.rand(10))
     kept = torch.from_numpy(sampler.source._tree.column(0).copy())

@@ -1,5 +1,6 @@
 """Where the next examples come from: shuffled passes, the whole dataset, or a pool."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -13,9 +14,20 @@ from salience.errors import ArgumentError
 from salience.functional import Scheme
 from salience.scores import Score
 
-__all__ = ["Drawn", "Pool", "ShuffledPasses", "Source", "Uniform", "WholeDataset", "draw_from_pool"]
+__all__ = [
+    "Drawn",
+    "Pool",
+    "ShuffledPasses",
+    "Source",
+    "Switched",
+    "Uniform",
+    "WholeDataset",
+    "draw_from_pool",
+]
 
 CHUNK = 65536  # examples scored at a time when the whole dataset is
+AHEAD = 32  # batches that one systematic draw is dealt to
+PART = 8  # of a pass: such a draw is at most one in so many
 
 
 class Drawn(NamedTuple):
@@ -38,6 +50,9 @@ class Source(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+_Hand = tuple[Tensor, ...]  # indices, probabilities and scores of what is drawn and not dealt yet
 
 
 @final
@@ -104,8 +119,12 @@ class Uniform:
 class WholeDataset:
     """Draws from all N examples through a sum tree, in time that hardly grows with N.
 
+    A systematic draw is made for several batches at once and dealt to them at random. For one batch
+    alone its evenly spaced points would bring the same examples together again and again.
+
     Examples whose score is not known yet (nan) stand at the largest score seen so far, so that
-    they are visited first; as one number for all of them it can move without touching the tree.
+    they are visited first, or at what ``expected`` says. As one number for all of them it can move
+    without touching the tree.
     """
 
     _SCORE, _UNKNOWN = 0, 1
@@ -117,22 +136,40 @@ class WholeDataset:
         smoothing: Smoothing,
         scheme: Scheme,
         generator: torch.Generator,
+        expected: Callable[[], float] | None = None,
     ) -> None:
         self._score, self._smoothing = score, smoothing
         self._scheme: Scheme = scheme
         self._generator = generator
+        self._expected = expected
         self._tree = SumTree(n, columns=2)
         self._optimism = 0.0
         self._unknown = float(n)
-        scores = torch.cat(
-            [score.score(part, None) for part in torch.split(torch.arange(n, device="cpu"), CHUNK)]
-        )
-        self._fill(scores.numpy())
+        self._hand: _Hand = ()
+        self.score_all()
+
+    def score_all(self) -> None:
+        """Ask the score about every example."""
+        parts = torch.split(torch.arange(self._tree.n, device="cpu"), CHUNK)
+        self._fill(torch.cat([self._score.score(part, None) for part in parts]).numpy())
+        self._hand = ()
 
     def draw(self, n: int) -> Drawn:
+        if not self._hand or len(self._hand[0]) < n:
+            self._hand = self._draw(n * self._batches(n))
+        indices, p, scores = (part[:n] for part in self._hand)
+        self._hand = tuple(part[n:] for part in self._hand)
+        return Drawn(indices, p, self._tree.n, scores)
+
+    def _batches(self, n: int) -> int:
+        """How many batches of ``n`` to draw for at once; multinomial draws are independent."""
+        return min(max(self._tree.n // (PART * n), 1), AHEAD) if self._scheme == "systematic" else 1
+
+    def _draw(self, n: int) -> _Hand:
         tree = self._tree
-        # With nothing known, any positive optimism makes all equal.
-        rates = (1.0, (self._optimism or 1.0) if self._unknown else 0.0)
+        stands = self._optimism if self._expected is None else self._expected()
+        # With nothing known, any positive number makes all equal.
+        rates = (1.0, (stands or 1.0) if self._unknown else 0.0)
         total = tree.total(rates)
         floor = float(self._smoothing.constant(total / tree.n))
         if total + floor <= 0:  # every score and the smoothing are zero: all alike
@@ -141,8 +178,8 @@ class WholeDataset:
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
         found = tree.find(points.numpy() * total, rates, floor)
         mass = tree.mass(found, rates, floor)
-        p = torch.from_numpy(mass / total)
-        return Drawn(torch.from_numpy(found), p, tree.n, torch.from_numpy(mass - floor))
+        parts = (found, mass / total, mass - floor)
+        return tuple(torch.from_numpy(part) for part in parts)
 
     def refresh(self, indices: Tensor) -> None:
         if not len(indices):
@@ -170,11 +207,50 @@ class WholeDataset:
     def state_dict(self) -> dict[str, Any]:
         scores = self._tree.column(self._SCORE).copy()
         scores[self._tree.column(self._UNKNOWN) > 0] = np.nan
-        return {"scores": torch.from_numpy(scores), "optimism": self._optimism}
+        hand = [part.clone() for part in self._hand]
+        return {"scores": torch.from_numpy(scores), "optimism": self._optimism, "hand": hand}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimism = state["optimism"]
         self._fill(state["scores"].numpy())
+        self._hand = tuple(part.clone() for part in state["hand"])
+
+
+@final
+class Switched:
+    """Shuffled passes while ``active`` is False, draws by score from the whole dataset else."""
+
+    def __init__(self, passes: Uniform, whole: WholeDataset) -> None:
+        self.uniform, self._whole = passes, whole
+        self.active = False
+
+    def draw(self, n: int) -> Drawn:
+        return self._whole.draw(n) if self.active else self.uniform.draw(n)
+
+    def refresh(self, indices: Tensor) -> None:
+        if self.active:  # else the scores are asked for all at once when they are needed
+            self._whole.refresh(indices)
+
+    def switch(self, active: bool) -> None:
+        """From one kind of draw to the other, with a new pass on the way back."""
+        if active and not self.active:
+            self._whole.score_all()
+        elif self.active and not active:
+            self.uniform.passes.end()
+        self.active = active
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "active": self.active,
+            "passes": self.uniform.state_dict(),
+            "whole": self._whole.state_dict() if self.active else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.active = state["active"]
+        self.uniform.load_state_dict(state["passes"])
+        if self.active:
+            self._whole.load_state_dict(state["whole"])
 
 
 @final

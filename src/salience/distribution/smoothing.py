@@ -7,7 +7,7 @@ from torch import Tensor
 
 from salience.errors import ArgumentError
 
-__all__ = ["Adaptive", "Constant", "RunningMean", "Smoothing", "make_smoothing"]
+__all__ = ["Adaptive", "Constant", "Fading", "RunningMean", "Smoothing", "make_smoothing"]
 
 
 @final
@@ -100,6 +100,47 @@ class Adaptive:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._mean.load_state_dict(state)
+
+
+@final
+class Fading:
+    """c = (least + (rho / half)^3) x running mean, with rho the share of the loss that is left.
+
+    rho is the running mean loss over the mean loss of the first ``first`` steps: 1 for a model that
+    has learned nothing, and never more. While much is left, nearly all examples are still worth
+    the same and draws stay close to uniform; the closer the model comes to fitting, the more the
+    rest counts.
+    """
+
+    def __init__(
+        self, least: float = 0.2, half: float = 0.35, first: int = 10, decay: float = 0.95
+    ) -> None:
+        self.least, self.half, self.first = least, half, first
+        self._mean = RunningMean(decay)
+        self._start, self._steps = 0.0, 0
+
+    @property
+    def left(self) -> float:
+        """rho; 1 before the first step."""
+        return min(self._mean.value / self._start, 1.0) if self._start > 0 else 1.0
+
+    def constant(self, mean_score: float | Tensor) -> float | Tensor:
+        mean = self._mean.value
+        share = self.least + (self.left / self.half) ** 3
+        return share * (mean_score if math.isnan(mean) else mean)
+
+    def update(self, mean: float) -> None:
+        if self._steps < self.first:
+            self._start += (mean - self._start) / (self._steps + 1)
+        self._steps += 1
+        self._mean.update(mean)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self._mean.state_dict(), "start": self._start, "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._mean.load_state_dict(state)
+        self._start, self._steps = state["start"], state["steps"]
 
 
 def make_smoothing(smoothing: float | str | Smoothing) -> Smoothing:

@@ -1,6 +1,7 @@
 """Training sets on which importance sampling may go wrong: wrong labels, and a long tail."""
 
 import torch
+from torch import Tensor
 
 from salience.data.images import Images
 from salience.errors import ArgumentError
@@ -39,7 +40,7 @@ def long_tail(images: Images, least: float = 0.01) -> Images:
     return Images(images.images[order], images.targets[order], images.scale)
 
 
-def rarest_third(targets: torch.Tensor) -> list[int]:
+def rarest_third(targets: Tensor) -> Tensor:
     """The classes of the rarest third (rounded down, at least one), the rarest first."""
     counts = torch.bincount(targets)
-    return counts.argsort(stable=True)[: max(1, len(counts) // 3)].tolist()
+    return counts.argsort(stable=True)[: max(1, len(counts) // 3)]

@@ -33,18 +33,19 @@ def mnist_network(size: Size = "paper") -> nn.Module:
     )
 
 
-def cifar10_network(size: Size = "paper") -> nn.Module:
+def cifar10_network(size: Size = "paper", *, dropout: bool = True) -> nn.Module:
     """A VGG with batch normalisation: [B, 3, 32, 32] -> [B, 10].
 
     ``paper``: 64, 128 and 256 filters, 1024 and 512 neurons. ``small``: an eighth of each.
     """
     part = _part(size, 8)
-    return _fast(
+    layers = (
         *_block(3, 64 // part, normalised=True),
         *_block(64 // part, 128 // part, normalised=True),
         *_block(128 // part, 256 // part, normalised=True),
         *_classifier(256 // part * 4 * 4, 1024 // part, 512 // part),
     )
+    return _fast(*(layer for layer in layers if dropout or not isinstance(layer, nn.Dropout)))
 
 
 def ptb_network(size: Size = "paper") -> "WordModel":

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from salience.data.cifar10 import cifar10, cifar10_augmented
@@ -15,7 +16,7 @@ from salience.data.mnist import mnist
 from salience.data.ptb import Words, penn_treebank
 from salience.errors import ArgumentError
 from salience.experiments.demo import adam, digits_task, wrong
-from salience.experiments.hard_cases import long_tail, wrong_labels
+from salience.experiments.hard_cases import long_tail, rarest_third, wrong_labels
 from salience.experiments.networks import cifar10_network, mnist_network, ptb_network
 from salience.experiments.training import Schedule, Task, constant
 
@@ -23,7 +24,10 @@ __all__ = ["SCHEDULES", "STEPS", "TASK_NAMES", "Size", "make_task"]
 
 Size = Literal["small", "paper"]
 
-TASK_NAMES = ("digits", "mnist", "cifar10", "ptb", "mnist-wrong-labels", "mnist-long-tail")
+TASK_NAMES = (
+    *("digits", "mnist", "cifar10", "ptb"),
+    *("cifar10-plain", "mnist-wrong-labels", "mnist-random-labels", "mnist-long-tail"),
+)
 # Iterations in the paper; the digits are ours.
 STEPS = {"digits": 1600, "mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
 PROBE = 10_000  # examples of each set that an evaluation looks at
@@ -86,15 +90,28 @@ def _mnist_wrong_labels(size: Size, data_dir: Path | None) -> Task:
     return _image_task("mnist-wrong-labels", train, test, train, partial(mnist_network, size))
 
 
+def _mnist_random_labels(size: Size, data_dir: Path | None) -> Task:
+    train, test = wrong_labels(mnist(True, data_dir), share=1.0), mnist(False, data_dir)
+    return _image_task("mnist-random-labels", train, test, train, partial(mnist_network, size))
+
+
 def _mnist_long_tail(size: Size, data_dir: Path | None) -> Task:
     train, test = long_tail(mnist(True, data_dir)), mnist(False, data_dir)
-    return _image_task("mnist-long-tail", train, test, train, partial(mnist_network, size))
+    task = _image_task("mnist-long-tail", train, test, train, partial(mnist_network, size))
+    return replaced(task, rare=partial(torch.isin, test_elements=rarest_third(train.targets)))
 
 
 def _cifar10(size: Size, data_dir: Path | None) -> Task:
     train, test = cifar10_augmented(data_dir), cifar10(False, data_dir)
     task = _image_task("cifar10", train, test, train.original, partial(cifar10_network, size))
     return replaced(task, schedule=stepped)
+
+
+def _cifar10_plain(size: Size, data_dir: Path | None) -> Task:
+    """The 50,000 images as they are and no dropout: what a small network can fit."""
+    train, test = cifar10(True, data_dir), cifar10(False, data_dir)
+    network = partial(cifar10_network, size, dropout=False)
+    return _image_task("cifar10-plain", train, test, train, network)
 
 
 def _ptb(size: Size, data_dir: Path | None) -> Task:
@@ -124,7 +141,9 @@ _BUILDERS = {
     "mnist": _mnist,
     "cifar10": _cifar10,
     "ptb": _ptb,
+    "cifar10-plain": _cifar10_plain,
     "mnist-wrong-labels": _mnist_wrong_labels,
+    "mnist-random-labels": _mnist_random_labels,
     "mnist-long-tail": _mnist_long_tail,
 }
 

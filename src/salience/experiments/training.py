@@ -54,6 +54,7 @@ class Task:
     it counts as an error; without ``wrong`` the test measure is the perplexity. ``probe``: how
     many examples of each set an evaluation looks at, always the same ones (None: all).
     ``show``: an example for people, as an image tensor [C, H, W] in 0 .. 1 or as text.
+    ``rare``: of targets, which are rare; evaluations then also give the error among those.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Task:
     schedule: Schedule = constant
     probe: int | None = None
     show: Callable[[int], Any] | None = None
+    rare: Callable[[Tensor], Tensor] | None = None
 
     def losses(self, model: nn.Module, batch: Any) -> Tensor:
         """Per-example losses of a batch, as scores that need the model want them."""
@@ -125,6 +127,7 @@ class Row(TypedDict):
     train_max_loss: float
     test_loss: float
     test_error: NotRequired[float]  # share of wrong answers, 0 to 1
+    test_error_rare: NotRequired[float]  # the same among rare classes, for tasks that have them
     test_perplexity: NotRequired[float]  # exp(test_loss), for language models
 
 
@@ -200,8 +203,8 @@ class Run:
     def evaluate(self) -> Row:
         """Losses and errors off the clock; training continues undisturbed."""
         self.model.eval()
-        self.train_losses, _ = self._measure(self._train)
-        test_losses, test_wrong = self._measure(self._test)
+        self.train_losses, *_ = self._measure(self._train)
+        test_losses, test_wrong, rare = self._measure(self._test)
         row = Row(
             task=self.task.name,
             method=self.method.name,
@@ -218,18 +221,22 @@ class Run:
             row["test_perplexity"] = math.exp(min(row["test_loss"], 700.0))
         else:
             row["test_error"] = float(test_wrong.mean())
+            if self.task.rare is not None:
+                row["test_error_rare"] = float(test_wrong[rare].mean())
         return row
 
     @torch.inference_mode()
-    def _measure(self, dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
-        """Per example: the loss, and 1 where the answer is wrong. Both float64 [n]."""
-        losses, wrong = [], []
+    def _measure(self, dataset: Dataset[Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Per example: the loss, 1 where the answer is wrong, whether it is rare. All [n]."""
+        losses, wrong, rare = [], [], []
         for x, y in _in_order(dataset, self.task.collate):
             output = self.model(x)
             losses.append(self.task.loss(output, y).double())
             if self.task.wrong is not None:
                 wrong.append(self.task.wrong(output, y).double())
-        return torch.cat(losses), torch.cat(wrong) if wrong else torch.empty(0)
+            if self.task.rare is not None:
+                rare.append(self.task.rare(y))
+        return _joined(losses), _joined(wrong), _joined(rare)
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -279,6 +286,10 @@ def warm_up(task: Task, methods: Iterable[Method]) -> None:
         run = Run(task, method, seed=0)
         run.advance(WARM_UP_STEPS)
         run.evaluate()
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if parts else torch.empty(0)
 
 
 def _goals(steps: int, evaluations: int) -> list[int]:

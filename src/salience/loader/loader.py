@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from salience.data.batches import Rows, collate
 from salience.data.labels import find_labels
-from salience.distribution import Pool, Smoothing, Uniform
+from salience.distribution import Pool, Smoothing, Switched, Uniform
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.functional import Scheme
 from salience.loader.feed import Feed, Ticket
@@ -214,7 +214,7 @@ class ImportanceLoader:
         now = time.perf_counter()
         self._elapsed, self._started = self._elapsed + now - self._started, now
         self._unweighed = 0 if self._recorded else self._unweighed + 1
-        if self._unweighed == UNWEIGHED and not self._sampler.uniform:
+        if self._unweighed == UNWEIGHED and self._sampler.active:
             warnings.warn(
                 f"{UNWEIGHED} batches in a row were not passed to mean(losses): examples are drawn "
                 f"by importance, so training on losses.mean() is biased and nothing is learned "
@@ -316,8 +316,9 @@ def _make_feed(sampler: ImportanceSampler, steps_per_epoch: int | None, drop_las
     if isinstance(source, Pool) and not sampler.score.by_index:
         pool = source
         return Feed(lambda: (pool.passes.take(pool.size),), lambda: None, steps)
-    if isinstance(source, Uniform) and steps_per_epoch is None:
-        return Feed(sampler.next_record, source.passes.end, steps)
+    if isinstance(source, Uniform | Switched) and steps_per_epoch is None:
+        passes = source.passes if isinstance(source, Uniform) else source.uniform.passes
+        return Feed(sampler.next_record, passes.end, steps)
     return Feed(sampler.next_record, lambda: None, steps)
 
 

@@ -12,10 +12,12 @@ from salience import functional
 from salience.data.labels import as_labels
 from salience.distribution import (
     Drawn,
+    Fading,
     Pool,
     RunningMean,
     Smoothing,
     Source,
+    Switched,
     Uniform,
     WholeDataset,
     draw_from_pool,
@@ -24,6 +26,7 @@ from salience.distribution import (
 from salience.errors import ArgumentError, LossError, StateError, UsageError
 from salience.functional import Scheme
 from salience.loader.metrics import Seen, Window
+from salience.loader.switch import Switch
 from salience.scores import Score, make_score
 from salience.scores import Uniform as UniformScore
 from salience.weights import bad_losses, per_example, refuse_bad
@@ -32,7 +35,7 @@ __all__ = ["BadLoss", "Draw", "ImportanceSampler", "Record"]
 
 BadLoss = Literal["raise", "skip"]
 
-VERSION = 2  # of the saved state
+VERSION = 3  # of the saved state
 # Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
 # a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
 SALT = 5_846_008_549_259_017_313
@@ -93,7 +96,13 @@ class ImportanceSampler:
         _check(n, batch_size, k, draw, on_bad_loss, seed)
         self.n, self.batch_size, self.k = n, batch_size, float(k)
         classes = None if labels is None or n is None else as_labels(labels, n).labels
-        self._smoothing = make_smoothing(smoothing)
+        chooses = score == "auto"
+        self._smoothing = (
+            Fading() if chooses and smoothing == "adaptive" else make_smoothing(smoothing)
+        )
+        self._switch = (
+            Switch(n, batch_size) if chooses and n is not None and presample is None else None
+        )
         self.score_name, self.score = make_score(
             score, n=n or 0, labels=classes, model=model, loss=loss, seed=seed
         )
@@ -113,8 +122,13 @@ class ImportanceSampler:
 
     @property
     def uniform(self) -> bool:
-        """Whether this is ordinary shuffling, with every weight 1."""
+        """Whether this is ordinary shuffling for ever, with every weight 1."""
         return isinstance(self.score, UniformScore)
+
+    @property
+    def active(self) -> bool:
+        """Whether the next draw is by importance."""
+        return not self.uniform and (self._switch is None or self._switch.active)
 
     @property
     def skips_bad(self) -> bool:
@@ -128,6 +142,10 @@ class ImportanceSampler:
         if self.uniform:
             return Uniform(self.n, self._generator, drop_last=drop_last)
         parts = (self.score, self._smoothing, self._scheme, self._generator)
+        if self._switch is not None:
+            passes = Uniform(self.n, self._generator, drop_last=drop_last)
+            whole = WholeDataset(self.n, *parts, lambda: self._mean_loss.value)
+            return Switched(passes, whole)
         if pool is None:
             return WholeDataset(self.n, *parts)
         return Pool(self.n, pool, *parts)
@@ -149,7 +167,7 @@ class ImportanceSampler:
             )
         start = time.perf_counter()
         drawn = self.source.draw(self.batch_size)
-        if self.uniform:
+        if not self.active:
             ones = self._ones[: len(drawn.indices)]
             record = Record(drawn.indices, ones, drawn.scores, drawn.scores, ones)
         else:
@@ -233,7 +251,10 @@ class ImportanceSampler:
         self.step += 1
         if len(losses):
             self._learn(record, losses)
-        self.seconds += time.perf_counter() - start
+        own = time.perf_counter() - start
+        self.seconds += own
+        if self._switch is not None:
+            self._switch.clock(own)
 
     def _without_bad(self, record: Record, losses: Tensor) -> tuple[Record, Tensor]:
         bad = bad_losses(losses)
@@ -253,13 +274,23 @@ class ImportanceSampler:
         changed = self.score.update(*_distinct(record.indices, losses))
         if self.source is not None:
             self.source.refresh(changed)
+        if self._switch is not None:
+            self._look(record, losses, mean_loss)
+
+    def _look(self, record: Record, losses: Tensor, mean_loss: float) -> None:
+        """Let the switch decide how the next batches are drawn."""
+        assert self._switch is not None
+        assert isinstance(self.source, Switched)
+        self._switch.learn(len(losses), mean_loss, _mean(record.inverse, losses.square()))
+        if self._switch.changes(float(self._smoothing.constant(self._mean_loss.value))):
+            self.source.switch(self._switch.active)
 
     def metrics(self) -> dict[str, float]:
         """Plain floats about the last steps; nan where nothing is known yet."""
         return {
             "mean_loss": self._mean_loss.value,
             **self._window.summary(),
-            "active": 0.0 if self.uniform else 1.0,
+            "active": float(self.active),
             "skipped_losses": float(self.skipped),
         }
 
@@ -277,6 +308,7 @@ class ImportanceSampler:
             "smoothing": self._smoothing.state_dict(),
             "score_state": self.score.state_dict(),
             "source": {} if self.source is None else self.source.state_dict(),
+            "switch": {} if self._switch is None else self._switch.state_dict(),
             "outstanding": [tuple(record) for record in self._outstanding.values()],
         }
 
@@ -290,6 +322,8 @@ class ImportanceSampler:
         self.score.load_state_dict(state["score_state"])
         if self.source is not None:
             self.source.load_state_dict(state["source"])
+        if self._switch is not None:
+            self._switch.load_state_dict(state["switch"])
         records = [Record(*parts) for parts in state["outstanding"]]
         self._outstanding = {record.indices.numpy().tobytes(): record for record in records}
         self._window = Window()

@@ -11,6 +11,7 @@ from salience.scores.gnorm import GradientNorm
 from salience.scores.history import History
 from salience.scores.loss import Loss
 from salience.scores.protocol import Score, Unit
+from salience.scores.running import RunningLoss
 from salience.scores.uniform import Uniform
 from salience.scores.upper_bound import UpperBound
 
@@ -21,6 +22,7 @@ __all__ = [
     "GradientNorm",
     "History",
     "Loss",
+    "RunningLoss",
     "Score",
     "Uniform",
     "Unit",
@@ -53,7 +55,9 @@ def make_score(
                 f"update, state_dict and load_state_dict; got {score!r}"
             )
         return type(score).__name__, score
-    if score in ("auto", "history"):
+    if score == "auto":
+        return score, RunningLoss(n)
+    if score == "history":
         return score, History(n)
     if score == "uniform":
         return score, Uniform()

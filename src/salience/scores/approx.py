@@ -11,6 +11,8 @@ __all__ = ["Approx", "LossPredictor", "LossRecord"]
 
 LENGTH = 10  # remembered losses per example
 HIDDEN = 32  # of the LSTM, and of the class embedding
+EAGER = 128  # updates at the beginning, each of which trains the model
+EVERY = 8  # from then on only one in so many does
 
 
 @final
@@ -68,6 +70,8 @@ class Approx:
     It lives on the host whatever the device of the trained model, and so overlaps with it.
     ``refresh``: how many further examples per step get a new prediction when draws cover the
     whole dataset, where predictions are kept and not made anew at each draw.
+    ``every``: once it has seen some steps, the model is trained at one in so many. By then it
+    changes slowly, and its training is the dearest part of a step.
     """
 
     by_index = True
@@ -80,9 +84,12 @@ class Approx:
         *,
         seed: int = 0,
         learning_rate: float = 1e-3,
-        refresh: int = 128,
+        refresh: int = 64,
+        every: int = EVERY,
     ) -> None:
         self._n = n
+        self._every = every
+        self._updates = 0
         self._refresh = min(refresh, n)
         self._labels = labels
         self._record = LossRecord(n)
@@ -107,20 +114,26 @@ class Approx:
         # is more than twice as slow at this size.
         return self.predict(indices).detach().clamp(min=0)
 
-    @torch.enable_grad()
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:
-        self._optimizer.zero_grad()
         # The history is still that of before this step: it predicts the losses now seen.
-        error = (self.predict(indices) - losses).square().mean()
-        torch.autograd.backward(error)
-        self._optimizer.step()
+        if self._updates < EAGER or self._updates % self._every == 0:
+            self._train(indices, losses)
+        self._updates += 1
         self._record.append(indices, losses)
         others = (self._next + torch.arange(self._refresh, device="cpu")) % self._n
         self._next = (self._next + self._refresh) % self._n
         return torch.cat([indices, others])
 
+    @torch.enable_grad()
+    def _train(self, indices: Tensor, losses: Tensor) -> None:
+        self._optimizer.zero_grad()
+        error = (self.predict(indices) - losses).square().mean()
+        torch.autograd.backward(error)
+        self._optimizer.step()
+
     def state_dict(self) -> dict[str, Any]:
         return {
+            "updates": self._updates,
             "losses": self._record.losses.clone(),
             "counts": self._record.counts.clone(),
             "next": self._next,
@@ -131,7 +144,7 @@ class Approx:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._record.losses.copy_(state["losses"])
         self._record.counts.copy_(state["counts"])
-        self._next = state["next"]
+        self._next, self._updates = state["next"], state["updates"]
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(_copied(state["optimizer"]))
 

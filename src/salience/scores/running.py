@@ -1,0 +1,46 @@
+"""A running mean of each example's losses: what ``auto`` draws by."""
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience.scores.protocol import Unit
+
+__all__ = ["RunningLoss"]
+
+KEPT = 0.8  # of the mean so far, at each visit
+
+
+@final
+class RunningLoss:
+    """s_i = kept s_i + (1 - kept) L_i at each visit of example i, L_i at the first; nan before.
+
+    A single loss is noisy: dropout, augmentation, and the batch it came with. An example that was
+    right once is not learned yet, and one that was wrong once is not hard; a mean over visits
+    tells them apart at no further cost.
+    """
+
+    by_index = True
+    unit: Unit = "loss"
+
+    def __init__(self, n: int, kept: float = KEPT) -> None:
+        self._kept = np.float32(kept)
+        self._mean = np.full(n, np.nan, dtype=np.float32)
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
+        return torch.from_numpy(self._mean[indices.numpy()])
+
+    def update(self, indices: Tensor, losses: Tensor) -> Tensor:
+        at, seen = indices.numpy(), losses.numpy()
+        before = self._mean[at]
+        mean = self._kept * before + (1 - self._kept) * seen
+        self._mean[at] = np.where(np.isnan(before), seen, mean)
+        return indices
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": torch.from_numpy(self._mean.copy())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._mean[:] = state["mean"].numpy()
