@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +28,9 @@ from salience.reports.progress import LINES, watch
 from salience.reports.table import summary_table
 from salience.reports.verdict import verdicts
 
-FIELDS = [name for name in Row.__annotations__ if name != "test_perplexity"]
+FIELDS = [
+    name for name in Row.__annotations__ if name not in ("test_perplexity", "test_error_rare")
+]
 WRITTEN = ["config.json", "curves.png", "runs.jsonl", "summary.json"]
 UNIFORM, HISTORY = demo.METHODS
 
@@ -283,6 +286,19 @@ def test_any_dataset_and_model_can_be_a_task():
     row = run.evaluate()
     assert (row["task"], row["method"], row["examples"]) == ("lines", "mine", 20)
     assert [*row] == FIELDS
+
+
+def test_rare_targets_have_an_error_of_their_own():
+    task = replace(linear_task(Plain(), 4), rare=lambda y: y == 1)
+    run = Run(task, Method("mine", k=1.0, options={"score": "uniform"}), seed=0)
+    run.advance(3)
+    row = run.evaluate()
+    x, y = torch.arange(10.0)[:, None], torch.arange(10) % 2
+    with torch.no_grad():
+        wrong = (run.model(x).argmax(1) != y).double()
+    assert row["test_error"] == pytest.approx(float(wrong.mean()))
+    assert row["test_error_rare"] == pytest.approx(float(wrong[1::2].mean()))
+    assert row["test_error_rare"] != row["test_error"]
 
 
 def test_a_batch_larger_than_the_training_set_is_refused():
