@@ -1,11 +1,21 @@
 """History and the LSTM approximation: what they remember and what they predict."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from salience import ImportanceSampler
-from salience.scores.approx import EAGER, HIDDEN, LENGTH, Approx, LossPredictor, LossRecord
+from salience.scores.approx import (
+    EAGER,
+    EVERY,
+    HIDDEN,
+    LENGTH,
+    Approx,
+    LossPredictor,
+    LossRecord,
+)
 from salience.scores.history import History
 
 
@@ -144,6 +154,12 @@ def test_after_the_first_updates_one_in_several_trains() -> None:
             trained.append(update)
     later = [update for update in range(EAGER, EAGER + 7) if update % 3 == 0]
     assert trained == [*range(EAGER), *later]
+
+
+@pytest.mark.parametrize(("presample", "every"), [(None, EVERY), (2, 1)])
+def test_with_pools_it_trains_at_every_step_as_the_paper_does(presample: Any, every: int) -> None:
+    sampler = ImportanceSampler(64, 8, score="approx", presample=presample)
+    assert sampler.score._every == every
 
 
 def test_it_learns_to_tell_classes_apart_before_seeing_the_examples() -> None:

@@ -104,7 +104,13 @@ class ImportanceSampler:
             Switch(n, batch_size) if chooses and n is not None and presample is None else None
         )
         self.score_name, self.score = make_score(
-            score, n=n or 0, labels=classes, model=model, loss=loss, seed=seed
+            score,
+            n=n or 0,
+            labels=classes,
+            model=model,
+            loss=loss,
+            seed=seed,
+            pools=presample is not None,
         )
         self.deferred = False
         self._scheme: Scheme = draw

@@ -46,8 +46,12 @@ def make_score(
     model: nn.Module | None = None,
     loss: Any = None,
     seed: int = 0,
+    pools: bool = False,
 ) -> tuple[str, Score]:
-    """What the user wrote as ``score=``, as its name and an object."""
+    """What the user wrote as ``score=``, as its name and an object.
+
+    ``pools``: draws are from pools, where ``approx`` is the paper's and trains at every step.
+    """
     if not isinstance(score, str):
         if not isinstance(score, Score):
             raise ArgumentError(
@@ -62,7 +66,7 @@ def make_score(
     if score == "uniform":
         return score, Uniform()
     if score == "approx":
-        return score, Approx(n, labels, seed=seed)
+        return score, Approx(n, labels, seed=seed, **({"every": 1} if pools else {}))
     if score in NEED_MODEL:
         return score, NEED_MODEL[score](model, loss)
     raise ArgumentError(f"score must be one of {', '.join(NAMES)} or an object; got {score!r}")
