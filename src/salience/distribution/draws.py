@@ -220,12 +220,13 @@ class WholeDataset:
 class Switched:
     """Shuffled passes while ``active`` is False, draws by score from the whole dataset else."""
 
-    def __init__(self, passes: Uniform, whole: WholeDataset) -> None:
-        self.uniform, self._whole = passes, whole
+    def __init__(self, uniform: Uniform, whole: WholeDataset) -> None:
+        self.passes = uniform.passes
+        self._uniform, self._whole = uniform, whole
         self.active = False
 
     def draw(self, n: int) -> Drawn:
-        return self._whole.draw(n) if self.active else self.uniform.draw(n)
+        return self._whole.draw(n) if self.active else self._uniform.draw(n)
 
     def refresh(self, indices: Tensor) -> None:
         if self.active:  # else the scores are asked for all at once when they are needed
@@ -236,19 +237,19 @@ class Switched:
         if active and not self.active:
             self._whole.score_all()
         elif self.active and not active:
-            self.uniform.passes.end()
+            self.passes.end()
         self.active = active
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "active": self.active,
-            "passes": self.uniform.state_dict(),
+            "passes": self._uniform.state_dict(),
             "whole": self._whole.state_dict() if self.active else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.active = state["active"]
-        self.uniform.load_state_dict(state["passes"])
+        self._uniform.load_state_dict(state["passes"])
         if self.active:
             self._whole.load_state_dict(state["whole"])
 

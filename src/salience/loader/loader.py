@@ -317,8 +317,7 @@ def _make_feed(sampler: ImportanceSampler, steps_per_epoch: int | None, drop_las
         pool = source
         return Feed(lambda: (pool.passes.take(pool.size),), lambda: None, steps)
     if isinstance(source, Uniform | Switched) and steps_per_epoch is None:
-        passes = source.passes if isinstance(source, Uniform) else source.uniform.passes
-        return Feed(sampler.next_record, passes.end, steps)
+        return Feed(sampler.next_record, source.passes.end, steps)
     return Feed(sampler.next_record, lambda: None, steps)
 
 

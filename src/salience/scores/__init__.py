@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from salience.errors import ArgumentError
-from salience.scores.approx import Approx
+from salience.scores.approx import EVERY, Approx
 from salience.scores.gnorm import GradientNorm
 from salience.scores.history import History
 from salience.scores.loss import Loss
@@ -66,7 +66,7 @@ def make_score(
     if score == "uniform":
         return score, Uniform()
     if score == "approx":
-        return score, Approx(n, labels, seed=seed, **({"every": 1} if pools else {}))
+        return score, Approx(n, labels, seed=seed, every=1 if pools else EVERY)
     if score in NEED_MODEL:
         return score, NEED_MODEL[score](model, loss)
     raise ArgumentError(f"score must be one of {', '.join(NAMES)} or an object; got {score!r}")
