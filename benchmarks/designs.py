@@ -30,7 +30,8 @@ from salience.experiments.tasks import SCHEDULES, make_task
 from salience.experiments.training import Method, Row, Run, Task, interleave
 from salience.functional import weights
 from salience.loader import ImportanceLoader
-from salience.scores import Approx, History, RunningLoss
+from salience.scores import Approx, History
+from salience.scores.history import KEPT
 
 CASES = {
     "mnist": "mnist",
@@ -89,7 +90,7 @@ class Refreshed(Trial):
 
     def __init__(self, task: Task, model: nn.Module, fresh: int) -> None:
         self._task, self._model, self._fresh = task, model, fresh
-        self._scores = RunningLoss(len(task.train))  # type: ignore[arg-type]
+        self._scores = History(len(task.train), KEPT)  # type: ignore[arg-type]
         self._seen = np.zeros(len(task.train), dtype=np.int64)  # type: ignore[arg-type]
         self._steps = 0
 
@@ -133,7 +134,7 @@ class ByClass(Trial):
     """A running mean, and the running mean of its class for an example that was never seen."""
 
     def __init__(self, n: int, labels: Tensor) -> None:
-        self._scores, self._labels = RunningLoss(n), labels.numpy()
+        self._scores, self._labels = History(n, KEPT), labels.numpy()
         self._means = np.full(int(labels.max()) + 1, np.nan, dtype=np.float32)
 
     def score(self, indices: Tensor, batch: Any) -> Tensor:
@@ -200,7 +201,7 @@ class Thinned:
     def __init__(self, task: Task, seed: int, k: float, kept: float) -> None:
         self._data, self._batch, self._k = task.train, task.batch_size, k
         n = len(task.train)  # type: ignore[arg-type]
-        self._scores, self._kept = RunningLoss(n), kept
+        self._scores, self._kept = History(n, KEPT), kept
         self._generator = torch.Generator().manual_seed(seed + 1)
         self._n, self._passes = n, 0
 
@@ -277,8 +278,8 @@ def designs(steps: int) -> list[Design]:
     def remembered(task: Task, model: nn.Module) -> Any:  # noqa: ARG001
         return History(size(task))
 
-    def running(task: Task, model: nn.Module, kept: float = 0.8) -> Any:  # noqa: ARG001
-        return RunningLoss(size(task), kept)
+    def running(task: Task, model: nn.Module, kept: float = KEPT) -> Any:  # noqa: ARG001
+        return History(size(task), kept)
 
     def predicted(task: Task, model: nn.Module, every: int) -> Any:  # noqa: ARG001
         return Approx(size(task), labels(task), every=every)

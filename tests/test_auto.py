@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from salience import ImportanceLoader, ImportanceSampler, functional
 from salience.distribution import Fading
 from salience.loader.switch import EVERY, OFF, ON, Switch
-from salience.scores import RunningLoss
+from salience.scores import History
 
 N, BATCH = 400, 20
 
@@ -44,7 +44,7 @@ def skewed(generator: int = 0) -> torch.Tensor:
 
 
 def test_the_score_is_a_running_mean_of_the_losses() -> None:
-    score = RunningLoss(4, kept=0.75)
+    score = History(4, kept=0.75)
     assert score.score(torch.arange(4), None).isnan().all()
     score.update(torch.tensor([0, 2]), torch.tensor([1.0, 4.0]))
     score.update(torch.tensor([2, 3]), torch.tensor([0.0, 2.0]))

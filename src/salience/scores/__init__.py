@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from salience.errors import ArgumentError
 from salience.scores.approx import EVERY, Approx
 from salience.scores.gnorm import GradientNorm
-from salience.scores.history import History
+from salience.scores.history import KEPT, History
 from salience.scores.loss import Loss
 from salience.scores.protocol import Score, Unit
-from salience.scores.running import RunningLoss
 from salience.scores.uniform import Uniform
 from salience.scores.upper_bound import UpperBound
 
@@ -22,7 +21,6 @@ __all__ = [
     "GradientNorm",
     "History",
     "Loss",
-    "RunningLoss",
     "Score",
     "Uniform",
     "Unit",
@@ -60,7 +58,7 @@ def make_score(
             )
         return type(score).__name__, score
     if score == "auto":
-        return score, RunningLoss(n)
+        return score, History(n, KEPT)
     if score == "history":
         return score, History(n)
     if score == "uniform":

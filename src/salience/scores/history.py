@@ -1,4 +1,4 @@
-"""The last observed loss of each example."""
+"""What was observed of each example's loss: the last one, or a running mean."""
 
 from typing import Any, final
 
@@ -8,28 +8,39 @@ from torch import Tensor
 
 from salience.scores.protocol import Unit
 
-__all__ = ["History"]
+__all__ = ["KEPT", "History"]
+
+KEPT = 0.8  # of the mean so far, at each visit: what ``auto`` draws by
 
 
 @final
 class History:
-    """s_i = the loss of example i when it was last trained on; nan before that. Costs nothing."""
+    """s_i = kept s_i + (1 - kept) L_i at each visit of example i, L_i at the first; nan before.
+
+    With ``kept`` 0 that is the last loss. A single loss is noisy: dropout, augmentation, and the
+    batch it came with. An example that was right once is not learned yet, and one that was wrong
+    once is not hard; a mean over visits tells them apart, and costs nothing either.
+    """
 
     by_index = True
     unit: Unit = "loss"
 
-    def __init__(self, n: int) -> None:
-        self._last = np.full(n, np.nan, dtype=np.float32)
+    def __init__(self, n: int, kept: float = 0.0) -> None:
+        self._kept = np.float32(kept)
+        self._mean = np.full(n, np.nan, dtype=np.float32)
 
     def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
-        return torch.from_numpy(self._last[indices.numpy()])
+        return torch.from_numpy(self._mean[indices.numpy()])
 
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:
-        self._last[indices.numpy()] = losses.numpy()
+        at, seen = indices.numpy(), losses.numpy()
+        before = self._mean[at]
+        mean = self._kept * before + (1 - self._kept) * seen
+        self._mean[at] = np.where(np.isnan(before), seen, mean)
         return indices
 
     def state_dict(self) -> dict[str, Any]:
-        return {"last": torch.from_numpy(self._last.copy())}
+        return {"mean": torch.from_numpy(self._mean.copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._last[:] = state["last"].numpy()
+        self._mean[:] = state["mean"].numpy()
