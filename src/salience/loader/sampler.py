@@ -288,6 +288,8 @@ class ImportanceSampler:
         assert self._switch is not None
         assert isinstance(self.source, Switched)
         self._switch.learn(len(losses), mean_loss, _mean(record.inverse, losses.square()))
+        if not self._switch.due:
+            return
         if self._switch.changes(float(self._smoothing.constant(self._mean_loss.value))):
             self.source.switch(self._switch.active)
 

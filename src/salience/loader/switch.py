@@ -52,10 +52,13 @@ class Switch:
         if self.active:
             self._extra += 0.05 * (own - self._extra)
 
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look: every few steps, after the first pass."""
+        return self._seen >= self._wait and self._steps % EVERY == 0
+
     def changes(self, constant: float) -> bool:
-        """Look, every few steps, whether it pays with the smoothing c = ``constant``."""
-        if self._seen < self._wait or self._steps % EVERY:
-            return False
+        """Look whether it pays with the smoothing c = ``constant``."""
         gain, cost = self.gain(constant), self._cost()
         wanted = gain > cost * (OFF if self.active else ON)
         if wanted == self.active:
