@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from salience import ImportanceLoader, ImportanceSampler, functional
 from salience.distribution import Fading
+from salience.distribution.turns import PARTS
 from salience.loader.switch import EVERY, OFF, ON, Switch
 from salience.scores import History
 
@@ -62,6 +64,80 @@ def test_unknown_examples_stand_at_the_mean_loss() -> None:
     indices, weights = sampler.draw()
     p = torch.where(indices < 100, 0.5, mean) / (100 * 0.5 + 300 * mean)
     torch.testing.assert_close(weights, (1 / (N * p)).float())
+
+
+def on(losses: torch.Tensor, batch: int, **options: Any) -> ImportanceSampler:
+    """A sampler that knows these losses and takes turns by them."""
+    sampler = ImportanceSampler(len(losses), batch, score="auto", **options)
+    sampler.update(torch.arange(len(losses)), losses)
+    sampler._switch.active = True
+    sampler.source.switch(True)
+    return sampler
+
+
+@given(
+    q=st.lists(st.floats(0.01, 50), min_size=2, max_size=30),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None)
+def test_turns_stay_within_one_of_what_is_owed(q: list[float], sizes: list[int], seed: int) -> None:
+    p = functional.probabilities(torch.tensor(q, dtype=torch.float64))
+    owed = torch.rand(len(q), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    came = torch.zeros(len(q), dtype=torch.int64)
+    for i, n in enumerate(sizes):
+        counts, owed = functional.turns(owed, p, n)
+        came += counts
+        assert ((owed >= 0) & (owed < 1)).all()
+        assert ((came - sum(sizes[: i + 1]) * p).abs() < 1 + 1e-9).all()
+
+
+def test_turns_by_hand() -> None:
+    owed, p = torch.tensor([0.0, 0.5, 0.9]).double(), torch.tensor([0.5, 0.25, 0.25]).double()
+    counts, owed = functional.turns(owed, p, 5)
+    assert counts.tolist() == [2, 1, 2]
+    torch.testing.assert_close(owed, torch.tensor([0.5, 0.75, 0.15]).double())
+
+
+def test_with_equal_losses_turns_are_passes() -> None:
+    sampler = on(torch.full((N,), 0.5), BATCH)
+    passes = [torch.cat([sampler.draw().indices for _ in range(N // BATCH)]) for _ in range(4)]
+    # A part of a pass may be a few turns longer or shorter than another.
+    counts = torch.cat(passes).bincount(minlength=N)
+    assert counts.min() >= 3
+    assert counts.max() <= 5
+    assert not torch.equal(passes[0], passes[1])
+
+
+def test_each_example_comes_at_even_intervals() -> None:
+    losses = torch.rand(N, generator=torch.Generator().manual_seed(4)) ** 3
+    sampler = on(losses, BATCH, smoothing=0.05)
+    p = functional.probabilities((losses + 0.05).double())
+    batches = [sampler.draw().indices for _ in range(40 * N // BATCH)]
+    for some in (40, 200, 800):  # an even share so far, whenever one looks
+        counts = torch.cat(batches[:some]).bincount(minlength=N)
+        slack = 1 + (N / PARTS + 30) * p  # a part is dealt in any order, and its length varies
+        assert ((counts - some * BATCH * p).abs() <= slack).all()
+
+
+def test_turns_follow_new_losses_from_the_next_part_on() -> None:
+    sampler = on(torch.full((N,), 0.5), BATCH, smoothing=0.0)
+    sampler.draw()
+    losses = torch.zeros(N)
+    losses[7] = 1.0
+    for _ in range(60):  # until the running mean of the others is next to nothing
+        sampler.score.update(torch.arange(N), losses)
+    drawn = torch.cat([sampler.draw().indices for _ in range(2 * N // BATCH)])
+    assert set(drawn[-N:].tolist()) == {7}
+
+
+@pytest.mark.parametrize("scheme", ["systematic", "multinomial"])
+def test_batches_are_whole_whatever_the_size_of_the_dataset(scheme: Any) -> None:
+    for n, batch in ((1, 1), (7, 7), (9, 8), (100, 3)):
+        sampler = on(torch.rand(n) + 0.1, batch, draw=scheme)
+        for _ in range(50):
+            indices, weights = sampler.draw()
+            assert len(indices) == len(weights) == batch
 
 
 # --------------------------------------------------------------------------------- how far it goes

@@ -6,6 +6,7 @@ For a pool of M candidates with scores :math:`s_i \ge 0`:
 ``smooth``                  :math:`q_i = s_i + c`
 ``probabilities``           :math:`p_i = q_i / \sum_j q_j`
 ``draw``                    B positions from p
+``turns``                   position i at even intervals, n p_i times among n
 ``weights``                 :math:`\alpha_i = (1 / (M p_i))^k`
 ``merge_duplicates``        one row per distinct position, weights added
 ``variance_reduction``      :math:`v = M \sum_i s_i^2 / (\sum_i s_i)^2`
@@ -35,6 +36,7 @@ __all__ = [
     "probabilities",
     "smooth",
     "tracking_coefficient",
+    "turns",
     "variance_reduction",
     "weights",
 ]
@@ -102,6 +104,19 @@ def points(n: int, *, generator: torch.Generator, scheme: Scheme = "systematic")
         # On the host numpy does a handful of numbers in a fraction of the time.
         return torch.from_numpy((places.numpy() + offset.numpy()) / n)
     raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {scheme!r}")
+
+
+def turns(owed: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """How often each position comes in the next ``n`` turns, and what it is owed afterwards.
+
+    ``owed``, ``p``: [M], fractions of a turn in [0, 1) and probabilities. Position i is owed n p_i
+    more; it gets the whole part and keeps the fraction. From fractions that are uniform in [0, 1)
+    it comes n p_i times on average, and over any number of calls less than one turn more or less
+    often than it was owed.
+    """
+    total = owed + n * _wide(p)
+    counts = total.floor()
+    return counts.to(torch.int64), total - counts
 
 
 def merge_duplicates(indices: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

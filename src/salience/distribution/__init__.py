@@ -5,7 +5,6 @@ from salience.distribution.draws import (
     Pool,
     ShuffledPasses,
     Source,
-    Switched,
     Uniform,
     WholeDataset,
     draw_from_pool,
@@ -19,6 +18,7 @@ from salience.distribution.smoothing import (
     make_smoothing,
 )
 from salience.distribution.tree import SumTree
+from salience.distribution.turns import Switched, Turns
 
 __all__ = [
     "Adaptive",
@@ -32,6 +32,7 @@ __all__ = [
     "Source",
     "SumTree",
     "Switched",
+    "Turns",
     "Uniform",
     "WholeDataset",
     "draw_from_pool",

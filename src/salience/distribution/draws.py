@@ -1,6 +1,5 @@
 """Where the next examples come from: shuffled passes, the whole dataset, or a pool."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -19,9 +18,9 @@ __all__ = [
     "Pool",
     "ShuffledPasses",
     "Source",
-    "Switched",
     "Uniform",
     "WholeDataset",
+    "ask",
     "draw_from_pool",
 ]
 
@@ -123,8 +122,7 @@ class WholeDataset:
     alone its evenly spaced points would bring the same examples together again and again.
 
     Examples whose score is not known yet (nan) stand at the largest score seen so far, so that
-    they are visited first, or at what ``expected`` says. As one number for all of them it can move
-    without touching the tree.
+    they are visited first. As one number for all of them it can move without touching the tree.
     """
 
     _SCORE, _UNKNOWN = 0, 1
@@ -136,23 +134,15 @@ class WholeDataset:
         smoothing: Smoothing,
         scheme: Scheme,
         generator: torch.Generator,
-        expected: Callable[[], float] | None = None,
     ) -> None:
         self._score, self._smoothing = score, smoothing
         self._scheme: Scheme = scheme
         self._generator = generator
-        self._expected = expected
         self._tree = SumTree(n, columns=2)
         self._optimism = 0.0
         self._unknown = float(n)
         self._hand: _Hand = ()
-        self.score_all()
-
-    def score_all(self) -> None:
-        """Ask the score about every example."""
-        parts = torch.split(torch.arange(self._tree.n, device="cpu"), CHUNK)
-        self._fill(torch.cat([self._score.score(part, None) for part in parts]).numpy())
-        self._hand = ()
+        self._fill(ask(score, n).numpy())
 
     def draw(self, n: int) -> Drawn:
         if not self._hand or len(self._hand[0]) < n:
@@ -167,9 +157,8 @@ class WholeDataset:
 
     def _draw(self, n: int) -> _Hand:
         tree = self._tree
-        stands = self._optimism if self._expected is None else self._expected()
         # With nothing known, any positive number makes all equal.
-        rates = (1.0, (stands or 1.0) if self._unknown else 0.0)
+        rates = (1.0, (self._optimism or 1.0) if self._unknown else 0.0)
         total = tree.total(rates)
         floor = float(self._smoothing.constant(total / tree.n))
         if total + floor <= 0:  # every score and the smoothing are zero: all alike
@@ -217,44 +206,6 @@ class WholeDataset:
 
 
 @final
-class Switched:
-    """Shuffled passes while ``active`` is False, draws by score from the whole dataset else."""
-
-    def __init__(self, uniform: Uniform, whole: WholeDataset) -> None:
-        self.passes = uniform.passes
-        self._uniform, self._whole = uniform, whole
-        self.active = False
-
-    def draw(self, n: int) -> Drawn:
-        return self._whole.draw(n) if self.active else self._uniform.draw(n)
-
-    def refresh(self, indices: Tensor) -> None:
-        if self.active:  # else the scores are asked for all at once when they are needed
-            self._whole.refresh(indices)
-
-    def switch(self, active: bool) -> None:
-        """From one kind of draw to the other, with a new pass on the way back."""
-        if active and not self.active:
-            self._whole.score_all()
-        elif self.active and not active:
-            self.passes.end()
-        self.active = active
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "active": self.active,
-            "passes": self._uniform.state_dict(),
-            "whole": self._whole.state_dict() if self.active else None,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.active = state["active"]
-        self._uniform.load_state_dict(state["passes"])
-        if self.active:
-            self._whole.load_state_dict(state["whole"])
-
-
-@final
 class Pool:
     """The paper's Algorithm 1: a uniform pool of ``size`` candidates, then a draw within it."""
 
@@ -293,6 +244,12 @@ class Pool:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.passes.load_state_dict(state)
         self._optimism = state["optimism"]
+
+
+def ask(score: Score, n: int) -> Tensor:
+    """The scores of all ``n`` examples, on the host."""
+    parts = torch.split(torch.arange(n, device="cpu"), CHUNK)
+    return torch.cat([score.score(part, None) for part in parts])
 
 
 def _unknown(scores: Any, indices: Any) -> Any:

@@ -18,6 +18,7 @@ from salience.distribution import (
     Smoothing,
     Source,
     Switched,
+    Turns,
     Uniform,
     WholeDataset,
     draw_from_pool,
@@ -35,7 +36,7 @@ __all__ = ["BadLoss", "Draw", "ImportanceSampler", "Record"]
 
 BadLoss = Literal["raise", "skip"]
 
-VERSION = 3  # of the saved state
+VERSION = 4  # of the saved state
 # Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
 # a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
 SALT = 5_846_008_549_259_017_313
@@ -150,8 +151,7 @@ class ImportanceSampler:
         parts = (self.score, self._smoothing, self._scheme, self._generator)
         if self._switch is not None:
             passes = Uniform(self.n, self._generator, drop_last=drop_last)
-            whole = WholeDataset(self.n, *parts, lambda: self._mean_loss.value)
-            return Switched(passes, whole)
+            return Switched(passes, Turns(self.n, *parts, lambda: self._mean_loss.value))
         if pool is None:
             return WholeDataset(self.n, *parts)
         return Pool(self.n, pool, *parts)
