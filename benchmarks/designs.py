@@ -337,6 +337,8 @@ def designs(steps: int) -> list[Design]:
         ),
         Design("running 0.8, fading smoothing", running, smoothing=Fading),
         Design("auto", "auto"),
+        Design("auto, independent draws", "auto", draw="multinomial"),
+        Design("auto, k = 1", "auto", k=1.0),
     ]
 
 
