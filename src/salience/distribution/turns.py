@@ -43,20 +43,19 @@ class Turns:
         self._generator = generator
         self._expected = expected
         self._owed = torch.empty(0, dtype=torch.float64, device="cpu")
-        self._hand: tuple[Tensor, ...] = ()
+        self._hand = _nothing()
 
     def begin(self) -> None:
         """Forget earlier turns: what is drawn next does not depend on them."""
         self._owed = torch.rand(
             self._n, dtype=torch.float64, generator=self._generator, device="cpu"
         )
-        self._hand = ()
+        self._hand = _nothing()
 
     def draw(self, n: int) -> Drawn:
-        while not self._hand or len(self._hand[0]) < n:
+        while len(self._hand[0]) < n:
             more = self._part(max(self._n // PARTS, n))
-            rest = self._hand or tuple(part[:0] for part in more)
-            self._hand = tuple(map(torch.cat, zip(rest, more, strict=True)))
+            self._hand = tuple(map(torch.cat, zip(self._hand, more, strict=True)))
         indices, p, scores = (part[:n] for part in self._hand)
         self._hand = tuple(part[n:] for part in self._hand)
         return Drawn(indices, p, self._n, scores)
@@ -85,6 +84,12 @@ class Turns:
         self._hand = tuple(part.clone() for part in state["hand"])
 
 
+def _nothing() -> tuple[Tensor, ...]:
+    """No turns: indices, probabilities and scores."""
+    kinds = (torch.int64, torch.float64, torch.float64)
+    return tuple(torch.empty(0, dtype=kind, device="cpu") for kind in kinds)
+
+
 @final
 class Switched:
     """Shuffled passes while ``active`` is False, turns by score else."""
@@ -110,10 +115,11 @@ class Switched:
         return {
             "active": self.active,
             "passes": self._uniform.state_dict(),
-            "turns": self._turns.state_dict(),
+            "turns": self._turns.state_dict() if self.active else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.active = state["active"]
         self._uniform.load_state_dict(state["passes"])
-        self._turns.load_state_dict(state["turns"])
+        if self.active:  # else they begin anew when they are needed
+            self._turns.load_state_dict(state["turns"])
