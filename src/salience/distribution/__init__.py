@@ -3,12 +3,12 @@
 from salience.distribution.draws import (
     Drawn,
     Pool,
-    ShuffledPasses,
     Source,
     Uniform,
     WholeDataset,
     draw_from_pool,
 )
+from salience.distribution.passes import ShuffledPasses
 from salience.distribution.smoothing import (
     Adaptive,
     Constant,

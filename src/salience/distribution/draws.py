@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from salience import functional
+from salience.distribution.passes import ShuffledPasses
 from salience.distribution.smoothing import Smoothing
 from salience.distribution.tree import SumTree
 from salience.errors import ArgumentError
@@ -16,7 +17,6 @@ from salience.scores import Score
 __all__ = [
     "Drawn",
     "Pool",
-    "ShuffledPasses",
     "Source",
     "Uniform",
     "WholeDataset",
@@ -55,43 +55,11 @@ _Hand = tuple[Tensor, ...]  # indices, probabilities and scores of what is drawn
 
 
 @final
-class ShuffledPasses:
-    """All positions in random order, then all again: each exactly once per pass."""
-
-    def __init__(self, n: int, generator: torch.Generator) -> None:
-        self.n = n
-        self._generator = generator
-        self._order = torch.empty(0, dtype=torch.int64, device="cpu")
-        self._at = 0
-
-    def take(self, count: int, *, whole: bool = True) -> Tensor:
-        """The next ``count`` positions; without ``whole``, no further than the end of the pass."""
-        if self._at >= len(self._order):
-            self._order = torch.randperm(self.n, generator=self._generator, device="cpu")
-            self._at = 0
-        part = self._order[self._at : self._at + count]
-        self._at += len(part)
-        if whole and len(part) < count:
-            return torch.cat([part, self.take(count - len(part))])
-        return part
-
-    def end(self) -> None:
-        """Leave the rest of this pass: what is taken next begins a new one."""
-        self._order = self._order[:0]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"order": self._order[self._at :].clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._order, self._at = state["order"].clone(), 0
-
-
-@final
 class Uniform:
     """Ordinary shuffled epochs: p_i = 1 / N and no score."""
 
-    def __init__(self, n: int, generator: torch.Generator, *, drop_last: bool = False) -> None:
-        self.passes = ShuffledPasses(n, generator)
+    def __init__(self, passes: ShuffledPasses, *, drop_last: bool = False) -> None:
+        self.passes = passes
         self._drop_last = drop_last
         self._ones = torch.empty(0, dtype=torch.float64, device="cpu")
 

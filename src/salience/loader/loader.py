@@ -53,8 +53,8 @@ class ImportanceLoader:
         draw: ``"systematic"`` (least variance) or ``"multinomial"`` (the paper's).
         model, loss: for the scores that need them; ``loss`` is a callable
             ``(model, batch) -> per-example losses`` or a criterion with ``reduction="none"``.
-        labels: class per example for ``"approx"``; found by itself where the dataset has
-            ``targets``, ``labels`` or ``tensors``.
+        labels: class per example for ``"approx"`` and ``"auto"``; found by itself where the
+            dataset has ``targets``, ``labels`` or ``tensors``.
         steps_per_epoch: batches per epoch; None is what DataLoader would give.
         on_bad_loss: ``"raise"``, or ``"skip"`` (the example weighs 0 and is counted).
         dataloader_options: everything else goes to ``DataLoader`` untouched.
@@ -94,7 +94,7 @@ class ImportanceLoader:
     ) -> None:
         _refuse_options(dataloader_options)
         drop_last = bool(dataloader_options.pop("drop_last", False))
-        if labels is None and score == "approx":
+        if labels is None and score in ("approx", "auto"):
             labels = find_labels(dataset)
         sampler = ImportanceSampler(
             _size(dataset),

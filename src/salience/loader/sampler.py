@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from salience import functional
-from salience.data.labels import as_labels
+from salience.data.labels import Labels, as_labels
 from salience.distribution import (
     Drawn,
     Fading,
     Pool,
     RunningMean,
+    ShuffledPasses,
     Smoothing,
     Source,
     Switched,
@@ -96,7 +97,7 @@ class ImportanceSampler:
     ) -> None:
         _check(n, batch_size, k, draw, on_bad_loss, seed)
         self.n, self.batch_size, self.k = n, batch_size, float(k)
-        classes = None if labels is None or n is None else as_labels(labels, n).labels
+        classes = None if labels is None or n is None else as_labels(labels, n)
         chooses = score == "auto"
         self._smoothing = (
             Fading() if chooses and smoothing == "adaptive" else make_smoothing(smoothing)
@@ -107,7 +108,7 @@ class ImportanceSampler:
         self.score_name, self.score = make_score(
             score,
             n=n or 0,
-            labels=classes,
+            labels=None if classes is None else classes.labels,
             model=model,
             loss=loss,
             seed=seed,
@@ -117,7 +118,7 @@ class ImportanceSampler:
         self._scheme: Scheme = draw
         self._on_bad_loss = on_bad_loss
         self._generator = torch.Generator(device="cpu").manual_seed((seed + SALT) % 2**64)
-        self.source = self._make_source(presample, drop_last)
+        self.source = self._make_source(presample, drop_last, classes)
         self._ones = torch.ones(batch_size, dtype=torch.float32, device="cpu")
         self._outstanding: dict[bytes, Record] = {}
         self._mean_loss = RunningMean()
@@ -142,19 +143,30 @@ class ImportanceSampler:
         """Whether bad losses are left out instead of reported."""
         return self._on_bad_loss == "skip"
 
-    def _make_source(self, presample: float | None, drop_last: bool) -> Source | None:
+    def _make_source(
+        self, presample: float | None, drop_last: bool, classes: Labels | None
+    ) -> Source | None:
         pool = _pool_size(self.n, self.batch_size, presample, self.score)
         if self.n is None:
             return None
         if self.uniform:
-            return Uniform(self.n, self._generator, drop_last=drop_last)
+            return Uniform(ShuffledPasses(self.n, self._generator), drop_last=drop_last)
         parts = (self.score, self._smoothing, self._scheme, self._generator)
         if self._switch is not None:
-            passes = Uniform(self.n, self._generator, drop_last=drop_last)
-            return Switched(passes, Turns(self.n, *parts, lambda: self._mean_loss.value))
+            uniform = Uniform(self._free_passes(self.n, classes), drop_last=drop_last)
+            return Switched(uniform, Turns(self.n, *parts, lambda: self._mean_loss.value))
         if pool is None:
             return WholeDataset(self.n, *parts)
         return Pool(self.n, pool, *parts)
+
+    def _free_passes(self, n: int, classes: Labels | None) -> ShuffledPasses:
+        """What ``auto`` does at no cost: of many classes, every batch gets its share."""
+        # With fewer classes than places in a batch, chance sees to that well enough.
+        if classes is None or classes.number <= self.batch_size:
+            return ShuffledPasses(n, self._generator)
+        return ShuffledPasses(
+            n, self._generator, classes=classes.labels, batch_size=self.batch_size
+        )
 
     def draw(self) -> Draw:
         """The next batch: indices and weights, both on the host."""
