@@ -25,6 +25,23 @@ class Carries(Dataset):
         raise AssertionError(f"example {index} was loaded")
 
 
+class Masks:
+    """An array on disk with more than a number for each example: too large to be read."""
+
+    shape = (4, 512, 512)
+
+    def __array__(self, *_, **__):
+        raise AssertionError("the masks were read")
+
+
+class Broken(Carries):
+    """A dataset that cannot say what its targets are."""
+
+    @property
+    def targets(self):
+        raise RuntimeError("the file is gone")
+
+
 class Stream(IterableDataset):
     """Examples without a length, and so without a table of classes."""
 
@@ -91,6 +108,10 @@ def test_bool_targets_are_two_classes():
         Carries(targets=np.array(["cat", "dog", "cat", "dog"])),
         Carries(targets=[{"boxes": 1}] * 4),
         Carries(targets=[[1], [2, 3], [4], [5]]),
+        Carries(targets=[[[1, 2], [3]]] * 4),
+        Carries(targets=[]),
+        Carries(targets=Masks()),
+        Broken(),
         Carries(labels="cats"),
         Carries(labels=lambda: CLASSES),
         Carries(targets=CLASSES + CLASSES),

@@ -1,5 +1,7 @@
 """The class of each example, without loading one: found in the dataset, or given and checked."""
 
+import math
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +31,8 @@ def find_labels(dataset: Any) -> Tensor | None:
 
     Of ``tensors``, the last of two or more. ``Subset`` and ``ConcatDataset`` are looked through.
     None where there are none to be sure of: real-valued targets (regression), one-hot rows or any
-    other shape than [N] or [N, 1], another length than the dataset's.
+    other shape than [N] or [N, 1], another length than the dataset's, targets that cannot be read.
+    It never raises, and does not read targets that are more than a number each (masks on disk).
 
     >>> from torch.utils.data import TensorDataset
     >>> find_labels(TensorDataset(torch.zeros(3, 8), torch.tensor([[7], [9], [7]])))
@@ -39,7 +42,8 @@ def find_labels(dataset: Any) -> Tensor | None:
         return _of_subset(dataset)
     if isinstance(dataset, ConcatDataset):
         return _of_parts(dataset)
-    classes = _integers(_tensor(_carried(dataset)))
+    carried = _carried(dataset)
+    classes = _integers(_tensor(carried)) if _single(carried) else None
     return classes if classes is not None and len(classes) == _length(dataset) else None
 
 
@@ -81,11 +85,24 @@ def _of_parts(dataset: ConcatDataset[Any]) -> Tensor | None:
 
 def _carried(dataset: Any) -> Any:
     """What the dataset holds as its answers; the first attribute present decides."""
-    for name in ("targets", "labels"):
-        if getattr(dataset, name, None) is not None:
-            return getattr(dataset, name)
-    tensors = getattr(dataset, "tensors", None)
-    return tensors[-1] if isinstance(tensors, list | tuple) and len(tensors) >= 2 else None
+    # The attributes may be properties of any kind, and a dataset that is only drawn from owes none.
+    with suppress(Exception):
+        for name in ("targets", "labels"):
+            if (found := getattr(dataset, name, None)) is not None:
+                return found
+        tensors = getattr(dataset, "tensors", None)
+        return tensors[-1] if isinstance(tensors, list | tuple) and len(tensors) >= 2 else None
+    return None
+
+
+def _single(values: Any) -> bool:
+    """Whether there is one number for each example, from the shape or the first one alone."""
+    shape = getattr(values, "shape", None)
+    try:
+        rest = shape[1:] if isinstance(shape, tuple) else np.shape(values[0])
+        return len(rest) < 2 and math.prod(rest) == 1
+    except (TypeError, ValueError, LookupError, RuntimeError):
+        return False
 
 
 def _tensor(values: Any) -> Tensor | None:
