@@ -130,6 +130,21 @@ class Doubted(Trial):
         return indices
 
 
+class Bounded(Trial):
+    """A running mean of 1 - exp(-loss): near the gradient norm of cross entropy, and at most 1."""
+
+    unit = "gradient"
+
+    def __init__(self, n: int) -> None:
+        self._scores = History(n, KEPT)
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:
+        return self._scores.score(indices, batch)
+
+    def update(self, indices: Tensor, losses: Tensor) -> Tensor:
+        return self._scores.update(indices, -torch.expm1(-losses))
+
+
 class ByClass(Trial):
     """A running mean, and the running mean of its class for an example that was never seen."""
 
@@ -293,6 +308,7 @@ def designs(steps: int) -> list[Design]:
         Design("history, pools of 8 batches", remembered, presample=8),
         Design("history, smoothing 0.2", remembered, smoothing=less),
         Design("history, discounted where losses stay", lambda task, _: Doubted(size(task))),
+        Design("running 0.8, bounded", lambda task, _: Bounded(size(task)), smoothing=less),
         Design("approx, trained at every step", partial(predicted, every=1)),
         Design("approx, trained at every 8th", partial(predicted, every=8)),
         Design("loss, pools of 2 batches", "loss"),
