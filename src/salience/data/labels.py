@@ -38,13 +38,10 @@ def find_labels(dataset: Any) -> Tensor | None:
     >>> find_labels(TensorDataset(torch.zeros(3, 8), torch.tensor([[7], [9], [7]])))
     tensor([7, 9, 7])
     """
-    if isinstance(dataset, Subset):
-        return _of_subset(dataset)
-    if isinstance(dataset, ConcatDataset):
-        return _of_parts(dataset)
-    carried = _carried(dataset)
-    classes = _integers(_tensor(carried)) if _single(carried) else None
-    return classes if classes is not None and len(classes) == _length(dataset) else None
+    # Attributes may be properties of any kind, and a dataset that is only drawn from owes none.
+    with suppress(Exception):
+        return _find(dataset)
+    return None
 
 
 def as_labels(labels: Any, n: int) -> Labels:
@@ -69,8 +66,18 @@ def as_labels(labels: Any, n: int) -> Labels:
     return Labels(classes, len(distinct))
 
 
+def _find(dataset: Any) -> Tensor | None:
+    if isinstance(dataset, Subset):
+        return _of_subset(dataset)
+    if isinstance(dataset, ConcatDataset):
+        return _of_parts(dataset)
+    carried = _carried(dataset)
+    classes = _integers(_tensor(carried)) if carried is not None and _single(carried) else None
+    return classes if classes is not None and len(classes) == len(dataset) else None
+
+
 def _of_subset(subset: Subset[Any]) -> Tensor | None:
-    whole = find_labels(subset.dataset)
+    whole = _find(subset.dataset)
     if whole is None:
         return None
     return whole[torch.as_tensor(list(subset.indices), dtype=torch.int64)]
@@ -78,31 +85,25 @@ def _of_subset(subset: Subset[Any]) -> Tensor | None:
 
 def _of_parts(dataset: ConcatDataset[Any]) -> Tensor | None:
     """All parts or nothing: classes for some examples only would say nothing about the others."""
-    found = [find_labels(part) for part in dataset.datasets]
+    found = [_find(part) for part in dataset.datasets]
     parts = [part for part in found if part is not None]
     return torch.cat(parts) if len(parts) == len(found) else None
 
 
 def _carried(dataset: Any) -> Any:
     """What the dataset holds as its answers; the first attribute present decides."""
-    # The attributes may be properties of any kind, and a dataset that is only drawn from owes none.
-    with suppress(Exception):
-        for name in ("targets", "labels"):
-            if (found := getattr(dataset, name, None)) is not None:
-                return found
-        tensors = getattr(dataset, "tensors", None)
-        return tensors[-1] if isinstance(tensors, list | tuple) and len(tensors) >= 2 else None
-    return None
+    for name in ("targets", "labels"):
+        if (found := getattr(dataset, name, None)) is not None:
+            return found
+    tensors = getattr(dataset, "tensors", None)
+    return tensors[-1] if isinstance(tensors, list | tuple) and len(tensors) >= 2 else None
 
 
 def _single(values: Any) -> bool:
     """Whether there is one number for each example, from the shape or the first one alone."""
     shape = getattr(values, "shape", None)
-    try:
-        rest = shape[1:] if isinstance(shape, tuple) else np.shape(values[0])
-        return len(rest) < 2 and math.prod(rest) == 1
-    except (TypeError, ValueError, LookupError, RuntimeError):
-        return False
+    rest = shape[1:] if isinstance(shape, tuple) else np.shape(values[0])
+    return len(rest) < 2 and math.prod(rest) == 1
 
 
 def _tensor(values: Any) -> Tensor | None:
@@ -159,14 +160,6 @@ def _whole(values: Tensor) -> Tensor:
 def _fractions(values: Tensor) -> Tensor:
     """Positions of what is no whole number, nan and infinity among them."""
     return (~values.isfinite() | (values != values.trunc())).nonzero()
-
-
-def _length(dataset: Any) -> int | None:
-    """Streams have no length, and so no table of classes either."""
-    try:
-        return len(dataset)
-    except TypeError:
-        return None
 
 
 def _short(value: Any) -> str:
