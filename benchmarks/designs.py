@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from salience.data.images import Images
+from salience.compare.records import environment
+from salience.compare.training import Method, Row, Run, Task, interleave
 from salience.distribution import Adaptive, Fading
-from salience.experiments.records import environment
-from salience.experiments.tasks import SCHEDULES, make_task
-from salience.experiments.training import Method, Row, Run, Task, interleave
 from salience.functional import weights
 from salience.loader import ImportanceLoader
+from salience.paper.data.images import Images
+from salience.paper.tasks import SCHEDULES, make_task
 from salience.scores import Approx, History
 from salience.scores.history import KEPT
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from salience import ImportanceSampler
-from salience.experiments.records import environment
+from salience.compare.records import environment
 
 SIZES = (10**4, 10**5, 10**6, 10**7)
 BATCH = 128

@@ -26,11 +26,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import salience
 from salience import ImportanceLoader
-from salience.data.digits import digits
-from salience.experiments import demo
-from salience.experiments.methods import make_method
-from salience.experiments.networks import WORDS, Size, cifar10_network, mnist_network, ptb_network
-from salience.experiments.records import environment
+from salience.compare import demo
+from salience.compare.digits import digits
+from salience.compare.methods import make_method
+from salience.compare.records import environment
+from salience.paper.networks import WORDS, Size, cifar10_network, mnist_network, ptb_network
 
 # With its own settings each, and the loss also as the paper draws: with replacement.
 METHODS = ("uniform", "history", "approx", "loss", "loss:draw=multinomial", "upper_bound", "gnorm")

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
-from salience.experiments.summary import summarize, tested_by
-from salience.reports.reading import read_comparison
+from salience.compare.report.reading import read_comparison
+from salience.compare.summary import summarize, tested_by
 
 
 class Case(NamedTuple):

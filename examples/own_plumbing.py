@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from salience import ImportanceSampler
-from salience.data.digits import digits
+from salience.compare.digits import digits
 
 torch.manual_seed(0)
 images, classes = digits(train=True).tensors

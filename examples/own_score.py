@@ -3,7 +3,7 @@
 import torch
 
 from salience import ImportanceLoader
-from salience.data.digits import digits
+from salience.compare.digits import digits
 
 
 class Averaged:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from salience import ImportanceLoader
-from salience.data.digits import digits
+from salience.compare.digits import digits
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from salience import ImportanceLoader
-from salience.data.digits import digits
+from salience.compare.digits import digits
 
 
 def make():

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from salience import ImportanceLoader
-from salience.data.digits import digits
+from salience.compare.digits import digits
 
 
 class NoisyDigits(IterableDataset):

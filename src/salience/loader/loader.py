@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from salience.data.batches import Rows, collate
-from salience.data.labels import find_labels
+from salience.batches.labels import find_labels
+from salience.batches.nested import move, pick, pool_size
+from salience.batches.rows import Rows, collate
 from salience.distribution import Pool, Smoothing, Switched, Uniform
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.functional import Scheme
 from salience.loader.feed import Feed, Ticket
-from salience.loader.pools import move, pick, pool_size
 from salience.loader.sampler import BadLoss, ImportanceSampler, Record
 from salience.loader.transfer import Transfer
 from salience.scores import Score

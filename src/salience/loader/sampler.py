@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from salience import functional
-from salience.data.labels import Labels, as_labels
+from salience.batches.labels import Labels, as_labels
 from salience.distribution import (
     Drawn,
     Fading,

@@ -1,0 +1,1 @@
+"""Any collated batch and any dataset: nested structures, slots, labels, rows."""

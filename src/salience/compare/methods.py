@@ -1,0 +1,130 @@
+"""The methods that can be compared, by name: every score, and two that serve as a measure."""
+
+import math
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from salience.compare.training import Method, Task
+from salience.errors import ArgumentError
+from salience.scores import NAMES, Unit
+
+__all__ = ["METHOD_NAMES", "Blind", "OnlineSelection", "make_method", "parse_methods"]
+
+BASELINE = "uniform"
+METHOD_NAMES = (*NAMES, "random-subset", "online-selection")
+NUMBERS = ("k", "smoothing", "presample")
+
+
+@final
+class Blind:
+    """Every example alike, drawn anew for each batch: importance sampling without a score."""
+
+    by_index = True
+    unit: Unit = "loss"
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
+        return torch.ones(len(indices))
+
+    def update(self, indices: Tensor, losses: Tensor) -> Tensor:  # noqa: ARG002
+        return indices[:0]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@final
+class OnlineSelection:
+    """Online batch selection (Loshchilov and Hutter, 2015), which the paper compared with.
+
+    p_i falls exponentially with the rank r_i of the last known loss, p_i ~ exp(-r_i ln(s) / N)
+    with r = 0 for the largest: the hardest example is s times as likely as the easiest. Losses of
+    all examples are computed afresh twice per epoch, and ranks are set anew at the same time.
+    """
+
+    by_index = True
+    unit: Unit = "loss"
+
+    def __init__(self, task: Task, model: nn.Module, pressure: float = 100.0) -> None:
+        self._task, self.model = task, model
+        self._n = len(task.train)  # type: ignore[arg-type]
+        self._every = max(1, self._n // task.batch_size // 2)
+        self._fall = math.log(pressure) / self._n
+        self._last = torch.full((self._n,), math.inf)
+        self._scores = torch.ones(self._n)
+        self._steps = 0
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
+        return self._scores[indices]
+
+    def update(self, indices: Tensor, losses: Tensor) -> Tensor:
+        self._last[indices] = losses
+        self._steps += 1
+        if self._steps % self._every:
+            return indices[:0]
+        self._last = self._all_losses()
+        ranks = self._last.argsort(descending=True).argsort()
+        self._scores = torch.exp(-self._fall * ranks.float())
+        return torch.arange(self._n)
+
+    @torch.no_grad()
+    def _all_losses(self) -> Tensor:
+        was_training = self.model.training
+        self.model.eval()
+        loader = DataLoader(self._task.train, 512, collate_fn=self._task.collate)
+        losses = torch.cat([self._task.losses(self.model, batch) for batch in loader])
+        self.model.train(was_training)
+        return losses.float()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last": self._last, "scores": self._scores, "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._last, self._scores = state["last"].clone(), state["scores"].clone()
+        self._steps = state["steps"]
+
+
+def parse_methods(text: str) -> list[Method]:
+    """``"uniform,loss:k=1,history:smoothing=0.1"`` as methods; the baseline always comes first."""
+    specs = [spec.strip() for spec in text.split(",") if spec.strip()]
+    if not specs:
+        raise ArgumentError(f"methods must name at least one of {', '.join(METHOD_NAMES)}")
+    repeated = [spec for spec in specs if specs.count(spec) > 1]
+    if repeated:
+        raise ArgumentError(f"method {repeated[0]!r} is named twice: name it once")
+    others = [spec for spec in specs if spec != BASELINE]
+    return [make_method(spec) for spec in (BASELINE, *others)]
+
+
+def make_method(spec: str) -> Method:
+    """``NAME`` or ``NAME:option=value:...`` with the loader's options; the spec is its name."""
+    name, *settings = spec.split(":")
+    if name not in METHOD_NAMES:
+        raise ArgumentError(f"method must be one of {', '.join(METHOD_NAMES)}; got {name!r}")
+    options: dict[str, Any] = dict(_setting(spec, setting) for setting in settings)
+    if name == "random-subset":
+        return Method(spec, 1.0, {"draw": "multinomial", "smoothing": 0.0}, lambda *_: Blind())
+    if name == "online-selection":
+        return Method(spec, 0.0, {"draw": "multinomial", "smoothing": 0.0}, OnlineSelection)
+    k = options.pop("k", 1.0 if name == BASELINE else 0.5)
+    return Method(spec, k, {"score": name, **options})
+
+
+def _setting(spec: str, setting: str) -> tuple[str, Any]:
+    key, _, value = setting.partition("=")
+    if key not in (*NUMBERS, "draw") or not value:
+        raise ArgumentError(
+            f"method {spec!r} has the setting {setting!r}: write option=value with one of "
+            f"{', '.join((*NUMBERS, 'draw'))}"
+        )
+    if key == "draw" or value == "adaptive":
+        return key, value
+    try:
+        return key, float(value)
+    except ValueError:
+        raise ArgumentError(f"method {spec!r}: {key} must be a number; got {value!r}") from None

@@ -1,0 +1,41 @@
+"""Numbers for people: as many digits as the evidence carries."""
+
+import math
+
+from salience.compare.summary import Spread, TestMeasure
+
+__all__ = ["loss", "measured", "percent", "ratio", "spread"]
+
+
+def loss(value: float) -> str:
+    """Three significant digits: 0.00191."""
+    return f"{value:.2e}" if 0 < abs(value) < 1e-4 else f"{value:.3g}"
+
+
+def percent(value: float, digits: int = 0) -> str:
+    """A share as a percentage: 82%."""
+    return f"{100 * value:.{digits}f}%"
+
+
+def measured(measure: TestMeasure, value: float) -> str:
+    """A test error as a percentage, a perplexity as it is."""
+    return percent(value, 2) if measure == "test_error" else f"{value:.1f}"
+
+
+def ratio(value: float | None) -> str:
+    """Times the baseline; words where the target was not reached."""
+    return "not reached" if value is None else f"{value:.2f}x"
+
+
+def spread(value: Spread, scale: float = 1.0) -> str:
+    """Mean ± standard deviation, the latter with two digits: 0.00191 ± 0.00030."""
+    mean, std = scale * value["mean"], scale * (value["std"] or 0.0)
+    if value["std"] is None or not math.isfinite(mean):
+        return loss(mean)
+    digits = _decimals(std if std > 0 else mean)
+    return f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def _decimals(value: float) -> int:
+    """Decimals that show two digits of ``value``."""
+    return max(0, 1 - math.floor(math.log10(value))) if value > 0 else 0

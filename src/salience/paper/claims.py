@@ -1,0 +1,194 @@
+"""What the paper says, and whether it holds here: judged from the numbers, never assumed.
+
+Each claim is about one number per seed (or a correlation of samples) and a bound. It holds when
+the whole 95% interval is on the right side of the bound, it does not hold when the whole interval
+is on the other side, and otherwise it cannot be told. One seed has no interval: it tells nothing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from salience.paper.measures import Arrival, Interval, correlation_interval, interval
+
+__all__ = [
+    "Claim",
+    "above",
+    "below",
+    "correlated",
+    "judge",
+    "no_worse",
+    "paragraph",
+    "same",
+    "sooner",
+]
+
+Side = Literal["below", "above"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, the verdict (None: cannot be told), and the numbers behind it.
+
+    ``evidence`` puts the numbers into words; ``n`` counts what they come from, in ``unit``.
+    """
+
+    name: str
+    statement: str
+    holds: bool | None
+    evidence: str
+    n: int
+    unit: str = "seed"
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        if self.holds is not None:
+            return "holds here" if self.holds else "does not hold here"
+        if self.n == 1:
+            return f"cannot be told from one {self.unit}"
+        return f"cannot be told: within the noise of {self.n} {self.unit}s"
+
+    @property
+    def sentence(self) -> str:
+        """Statement, verdict, numbers."""
+        return (
+            f"{self.statement[:1].upper()}{self.statement[1:]}: {self.verdict} ({self.evidence})."
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        shown = ("name", "statement", "holds", "verdict", "evidence", "n", "unit", "numbers")
+        return {key: getattr(self, key) for key in shown}
+
+
+def judge(found: Interval, side: Side, bound: float) -> bool | None:
+    """Whether the interval lies on that side of the bound: True, on the other: False, or None."""
+    low, high = found.mean - found.half, found.mean + found.half
+    if side == "above":
+        return True if low > bound else False if high <= bound else None
+    return True if high < bound else False if low >= bound else None
+
+
+def below(
+    name: str, statement: str, values: Sequence[float], bound: float, what: str, **more: Any
+) -> Claim:
+    """One value per seed, said to be below ``bound``."""
+    return _claim(
+        name, statement, values, judge(interval(values), "below", bound), what, bound, more
+    )
+
+
+def above(
+    name: str, statement: str, values: Sequence[float], bound: float, what: str, **more: Any
+) -> Claim:
+    """One value per seed, said to be above ``bound``."""
+    return _claim(
+        name, statement, values, judge(interval(values), "above", bound), what, bound, more
+    )
+
+
+def no_worse(
+    name: str, statement: str, ratios: Sequence[float], margin: float, what: str, **more: Any
+) -> Claim:
+    """Ratios to the baseline, one per seed, said to be 1 or less.
+
+    "The same" cannot be shown, only "not worse by more than ``margin``": that is what holds means.
+    It does not hold where the ratio is above 1 for certain, by however little.
+    """
+    found = interval(ratios)
+    worse = judge(found, "above", 1.0)
+    holds = False if worse else judge(found, "below", 1 + margin) or None
+    return _claim(name, statement, ratios, holds, what, 1.0, {"margin": margin, **more})
+
+
+def same(
+    name: str, statement: str, ratios: Sequence[float], margin: float, what: str, **more: Any
+) -> Claim:
+    """Ratios said to be 1: within ``margin`` either way for certain, or outside for certain."""
+    found = interval(ratios)
+    inside = judge(found, "above", 1 / (1 + margin)), judge(found, "below", 1 + margin)
+    holds = True if all(inside) else False if False in inside else None
+    return _claim(name, statement, ratios, holds, what, 1.0, {"margin": margin, **more})
+
+
+def sooner(
+    name: str,
+    statement: str,
+    arrivals: Sequence[Arrival],
+    finals: Sequence[float],
+    what: str,
+    **more: Any,
+) -> Claim:
+    """The target reached with less than the baseline needed; one arrival per seed.
+
+    A seed that never got there counts with its whole run, which is less than it would have
+    needed: that supports nothing. It refutes the claim where the final losses, given in
+    ``finals`` over the baseline's, are above the baseline's for certain.
+    """
+    ratios, reached = [a.ratio for a in arrivals], sum(a.reached for a in arrivals)
+    numbers = {"reached": reached, "final_loss_ratios": list(finals), **more}
+    if reached == len(arrivals):
+        holds = judge(interval(ratios), "below", 1.0)
+        return _claim(name, statement, ratios, holds, what, 1.0, numbers)
+    holds = False if judge(interval(finals), "above", 1.0) else None
+    claim = _claim(name, statement, ratios, holds, what, 1.0, numbers)
+    short = f"reached by {reached} of {len(arrivals)}, final loss over uniform's "
+    return _with_evidence(claim, f"{claim.evidence}; {short}{_shown(interval(finals))}")
+
+
+def correlated(name: str, statement: str, r: float, samples: int) -> Claim:
+    """A rank correlation of so many samples, said to be positive."""
+    found = correlation_interval(r, samples)
+    evidence = f"rank correlation {r:.3f} over {samples:,} samples"
+    numbers = {"spearman": r, "half_width_95": found.half, "samples": samples}
+    holds = judge(found, "above", 0.0)
+    return Claim(name, statement, holds, evidence, samples, "sample", numbers)
+
+
+def paragraph(begin: str, claims: Sequence[Claim]) -> str:
+    """All claims as running text, with the count of the outcomes at the end."""
+    outcomes = [claim.holds for claim in claims]
+    counts = (
+        f"In all, {outcomes.count(True)} of {len(claims)} hold here, {outcomes.count(False)} do "
+        f"not, {outcomes.count(None)} cannot be told."
+    )
+    return " ".join([begin, *(claim.sentence for claim in claims), counts])
+
+
+def _claim(
+    name: str,
+    statement: str,
+    values: Sequence[float],
+    holds: bool | None,
+    what: str,
+    bound: float,
+    more: Mapping[str, Any],
+) -> Claim:
+    found = interval(values)
+    numbers = {
+        "mean": found.mean,
+        "half_width_95": found.half,
+        "bound": bound,
+        "values": list(values),
+        **more,
+    }
+    evidence = f"{what} {_shown(found)}" + _papers(more)
+    return Claim(name, statement, holds, evidence, found.n, "seed", numbers)
+
+
+def _with_evidence(claim: Claim, evidence: str) -> Claim:
+    return Claim(**{**claim.__dict__, "evidence": evidence})
+
+
+def _shown(found: Interval) -> str:
+    if not math.isfinite(found.mean):
+        return "is not known"
+    return f"{found.mean:.3g}" + (f" ± {found.half:.2g}" if math.isfinite(found.half) else "")
+
+
+def _papers(more: Mapping[str, Any]) -> str:
+    """The paper's own number, where it gives one."""
+    return f"; the paper: {more['paper']:.3g}" if "paper" in more else ""

@@ -1,0 +1,179 @@
+"""Numbers out of runs: averages that move, rank correlation, stages, and when a loss was reached.
+
+Pure functions of rows and lists, so that each can be checked by hand.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from salience.compare.training import Row
+
+__all__ = [
+    "Arrival",
+    "Interval",
+    "Trace",
+    "arrivals",
+    "correlation_interval",
+    "interval",
+    "mean_and_range",
+    "moving",
+    "nearest",
+    "ranks",
+    "spearman",
+    "until",
+]
+
+# The 97.5% points of Student's distribution for 1, 2, ... degrees of freedom.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+NORMAL = 1.960
+
+
+class Trace(NamedTuple):
+    """One finished run: its evaluations and what was observed at each of them."""
+
+    rows: list[Row]
+    observed: list[dict[str, Any]]
+
+
+# ---------------------------------------------------------------------------- averages that move
+
+
+def moving(values: Sequence[float], window: int) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of the ``window`` values around each one.
+
+    The window is centred and cut off at both ends, so nothing is made up and nothing is shifted.
+    """
+    array, before, after = np.asarray(values, float), window // 2, (window + 1) // 2
+    parts = [array[max(0, i - before) : i + after] for i in range(len(array))]
+    return [float(part.mean()) for part in parts], [_std(part) for part in parts]
+
+
+def mean_and_range(
+    curves: Sequence[Sequence[float]],
+) -> tuple[list[float], list[float], list[float]]:
+    """Over curves of equal length, point by point: mean, least and greatest."""
+    points = list(zip(*curves, strict=True))
+    return [fmean(p) for p in points], [min(p) for p in points], [max(p) for p in points]
+
+
+def _std(values: NDArray[np.float64]) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+# ------------------------------------------------------------------------------ rank correlation
+
+
+def ranks(values: Sequence[float]) -> NDArray[np.float64]:
+    """Ranks from 1; equal values share the mean of the ranks they take up together."""
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    shared: NDArray[np.float64] = (last - (counts - 1) / 2)[place]
+    return shared
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """The correlation of the ranks, -1 to 1; nan where all x or all y are equal."""
+    a, b = (r - r.mean() for r in (ranks(x), ranks(y)))
+    size = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / size if size else math.nan
+
+
+# ------------------------------------------------------------------------- numbers with evidence
+
+
+class Interval(NamedTuple):
+    """A mean and half the width of its 95% interval; infinite where ``n`` is 1."""
+
+    mean: float
+    half: float
+    n: int
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of one value per seed, by Student's distribution."""
+    n = len(values)
+    if n < 2 or not all(map(math.isfinite, values)):
+        return Interval(fmean(values), math.inf, n)
+    # Beyond the table: within 0.02 of the true quantile.
+    factor = STUDENT[n - 2] if n - 2 < len(STUDENT) else NORMAL + 2.4 / (n - 1)
+    return Interval(fmean(values), factor * stdev(values) / math.sqrt(n), n)
+
+
+def correlation_interval(r: float, n: int) -> Interval:
+    """A correlation of ``n`` pairs with its 95% interval, by Fisher's transformation.
+
+    The interval is not symmetric; the wider of its two sides is given.
+    """
+    if n < 4 or not abs(r) < 1:
+        return Interval(r, math.inf if n < 4 else 0.0, n)
+    z, half = math.atanh(r), NORMAL / math.sqrt(n - 3)
+    return Interval(r, max(r - math.tanh(z - half), math.tanh(z + half) - r), n)
+
+
+# ------------------------------------------------------------------------------- along a run
+
+
+def nearest(steps: Sequence[int], wanted: float) -> int:
+    """The position in ``steps`` closest to ``wanted``: an evaluation for a stage of training."""
+    return min(range(len(steps)), key=lambda i: abs(steps[i] - wanted))
+
+
+def until(trace: Trace, share: float) -> Trace:
+    """The first ``share`` of a run."""
+    last = share * trace.rows[-1]["step"] + 1e-9
+    count = sum(row["step"] <= last for row in trace.rows)
+    return Trace(trace.rows[:count], trace.observed[:count])
+
+
+class Arrival(NamedTuple):
+    """What a run needed to reach the target, over what the baseline needed.
+
+    Where it was not ``reached``, the ratio is that of the whole run: at least that much.
+    """
+
+    ratio: float
+    reached: bool
+
+
+def arrivals(
+    own: Sequence[Trace], base: Sequence[Trace], measure: Literal["step", "seconds"]
+) -> list[Arrival]:
+    """For each seed: steps or seconds to the train loss at which the baseline's mean ended.
+
+    The baseline's own effort is that of the mean of its seeds. Seconds are those of the same seed
+    beside it: (t / b(h)) (h / H), where t and h are what the run needed, b(h) the baseline's
+    seconds for as many steps, and H the baseline's steps to the target. So a machine that slows
+    down later on favours nobody.
+    """
+    target = fmean(trace.rows[-1]["train_loss"] for trace in base)
+    whole = _steps_of_mean(base, target)
+    beside = {trace.rows[0]["seed"]: trace.rows for trace in base}
+    return [_arrival(t.rows, beside[t.rows[0]["seed"]], target, whole, measure) for t in own]
+
+
+def _steps_of_mean(base: Sequence[Trace], target: float) -> int:
+    """The first step at which the mean over seeds is at the target; the last one always is."""
+    for rows in zip(*(trace.rows for trace in base), strict=True):
+        step = int(rows[0]["step"])
+        if fmean(row["train_loss"] for row in rows) <= target:
+            break
+    return step
+
+
+def _arrival(
+    rows: list[Row], beside: list[Row], target: float, whole: int, measure: str
+) -> Arrival:
+    found = next((row for row in rows if row["train_loss"] <= target), None)
+    at = rows[-1] if found is None else found
+    if whole == 0:  # the baseline ended no lower than it began: there is nothing to reach
+        return Arrival(math.nan, reached=False)
+    ratio = at["step"] / whole
+    if measure == "seconds" and at["step"]:
+        seconds = next((row["seconds"] for row in beside if row["step"] == at["step"]), 0.0)
+        ratio *= at["seconds"] / seconds if seconds else math.nan
+    return Arrival(ratio, found is not None)

@@ -1,0 +1,175 @@
+"""The paper's networks: shapes, layers in their order, and weights counted by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from salience.errors import ArgumentError
+from salience.paper.networks import (
+    WordModel,
+    cifar10_network,
+    mnist_network,
+    ptb_network,
+)
+
+SIZES = ("paper", "small")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def count(network):
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def conv(inputs, outputs):
+    return inputs * 3 * 3 * outputs + outputs
+
+
+def linear(inputs, outputs):
+    return inputs * outputs + outputs
+
+
+def lstm(inputs, units):
+    return 4 * (inputs * units + units * units + units + units)  # torch has two biases
+
+
+# Images 28 -> 14 -> 7, and 32 -> 16 -> 8 -> 4; batch normalisation has two weights per filter.
+MNIST = {
+    "paper": conv(1, 32) + conv(32, 32) + conv(32, 64) + conv(64, 64)
+    + linear(64 * 7 * 7, 512) + linear(512, 512) + linear(512, 10),
+    "small": conv(1, 8) + conv(8, 8) + conv(8, 16) + conv(16, 16)
+    + linear(16 * 7 * 7, 128) + linear(128, 128) + linear(128, 10),
+}  # fmt: skip
+CIFAR10 = {
+    "paper": conv(3, 64) + conv(64, 64) + conv(64, 128) + conv(128, 128) + conv(128, 256)
+    + conv(256, 256) + 2 * 2 * (64 + 128 + 256)
+    + linear(256 * 4 * 4, 1024) + linear(1024, 512) + linear(512, 10),
+    "small": conv(3, 8) + conv(8, 8) + conv(8, 16) + conv(16, 16) + conv(16, 32)
+    + conv(32, 32) + 2 * 2 * (8 + 16 + 32)
+    + linear(32 * 4 * 4, 128) + linear(128, 64) + linear(64, 10),
+}  # fmt: skip
+PTB = {
+    "paper": 10_001 * 64 + lstm(64, 256) + lstm(256, 256) + linear(256, 10_001),
+    "small": 10_001 * 16 + lstm(16, 64) + lstm(64, 64) + linear(64, 10_001),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("make", "weights"),
+    [(mnist_network, MNIST), (cifar10_network, CIFAR10), (ptb_network, PTB)],
+    ids=["mnist", "cifar10", "ptb"],
+)
+def test_weights_are_as_many_as_counted_by_hand(make, weights, size):
+    assert count(make(size)) == weights[size]
+
+
+def test_the_networks_of_the_paper_have_the_known_numbers_of_weights():
+    counts = [count(make("paper")) for make in (mnist_network, cifar10_network, ptb_network)]
+    assert counts == [1_938_922, 5_872_458, 4_066_385]
+    assert [count(make()) for make in (mnist_network, cifar10_network, ptb_network)] == counts
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("make", "batch", "outputs"),
+    [
+        (mnist_network, torch.randn(2, 1, 28, 28), 10),
+        (cifar10_network, torch.randn(2, 3, 32, 32), 10),
+        (ptb_network, torch.randint(0, 10_001, (2, 20)), 10_001),
+    ],
+    ids=["mnist", "cifar10", "ptb"],
+)
+def test_a_batch_gives_a_score_per_class_and_gradients_everywhere(make, batch, outputs, size):
+    network = make(size)
+    scores = network(batch)
+    assert scores.shape == (2, outputs)
+    nn.functional.cross_entropy(scores, torch.tensor([1, 2])).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in network.parameters())
+
+
+def layers(network):
+    """Each layer with the number that tells it from others of its kind."""
+    telling = {
+        nn.Conv2d: "out_channels",
+        nn.BatchNorm2d: "num_features",
+        nn.MaxPool2d: "kernel_size",
+        nn.Dropout: "p",
+        nn.Linear: "out_features",
+    }
+    return [
+        f"{type(layer).__name__} {getattr(layer, telling.get(type(layer), ''), '')}".strip()
+        for layer in network
+    ]
+
+
+def test_layers_of_the_mnist_network():
+    assert layers(mnist_network("paper")) == [
+        *("Conv2d 32", "ReLU", "Conv2d 32", "ReLU", "MaxPool2d 2", "Dropout 0.25"),
+        *("Conv2d 64", "ReLU", "Conv2d 64", "ReLU", "MaxPool2d 2", "Dropout 0.25"),
+        "Flatten",
+        *("Linear 512", "ReLU", "Dropout 0.5", "Linear 512", "ReLU", "Dropout 0.5", "Linear 10"),
+    ]
+
+
+def test_layers_of_the_cifar10_network():
+    expected = []
+    for filters in (64, 128, 256):
+        expected += [f"Conv2d {filters}", "ReLU", f"BatchNorm2d {filters}"] * 2
+        expected += ["MaxPool2d 2", "Dropout 0.25"]
+    expected += ["Flatten", "Linear 1024", "ReLU", "Dropout 0.5", "Linear 512", "ReLU"]
+    assert layers(cifar10_network("paper")) == [*expected, "Dropout 0.5", "Linear 10"]
+
+
+@pytest.mark.parametrize("make", [mnist_network, cifar10_network])
+def test_small_is_the_same_shape_but_narrower(make):
+    kinds = [[type(layer) for layer in make(size)] for size in SIZES]
+    assert kinds[0] == kinds[1]
+    assert count(make("small")) < count(make("paper")) / 10
+
+
+def test_the_language_model_predicts_from_the_last_state_of_the_upper_layer():
+    model = WordModel(words=30, embedding=4, units=6).eval()
+    context = torch.tensor([[0, 0, 3, 9], [5, 1, 2, 8]])
+    _, (last, _) = model.lstm(model.embedding(context))
+    torch.testing.assert_close(model(context), model.output(last[1]))
+
+
+def test_the_language_model_drops_between_its_layers_and_before_the_output():
+    model = ptb_network("paper")
+    assert (model.lstm.num_layers, model.lstm.dropout, model.dropout.p) == (2, 0.5, 0.5)
+    dropped = []
+    model.output.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0]))
+    model(torch.randint(1, 10_001, (64, 20)))
+    assert 0.45 < (dropped[0] == 0).float().mean() < 0.55
+
+
+def test_padding_is_embedded_as_nothing_and_stays_so():
+    model = ptb_network("small")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    nn.functional.cross_entropy(model(torch.zeros(4, 20).long()), torch.arange(4)).backward()
+    optimizer.step()
+    assert model.embedding.weight[0].abs().sum() == 0
+
+
+@pytest.mark.parametrize("make", [mnist_network, cifar10_network])
+def test_convolutions_lie_in_memory_with_the_channels_last_and_compute_the_same(make):
+    network = make("small").eval()
+    weights = [layer.weight for layer in network if isinstance(layer, nn.Conv2d)]
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    images = torch.randn(3, *{mnist_network: (1, 28, 28), cifar10_network: (3, 32, 32)}[make])
+    scores = network(images)
+    plain = network.to(memory_format=torch.contiguous_format)
+    torch.testing.assert_close(scores, plain(images), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", [mnist_network, cifar10_network, ptb_network])
+def test_another_size_is_refused(make):
+    with pytest.raises(ArgumentError, match="size must be paper or small; got 'huge'"):
+        make("huge")
