@@ -91,7 +91,7 @@ class ImportanceSampler:
             drop_last=drop_last,
         )
         self.score_name, preset = make_preset(score, settings)
-        self.score, self._smoothing, self._source = preset
+        self.score, self._smoothing, self.source = preset
         self._choice = Choice(self._smoothing, self.k, draw, self._generator)
         self._settings = {
             "dataset size": n,
@@ -121,7 +121,7 @@ class ImportanceSampler:
     @property
     def active(self) -> bool:
         """Whether the next draw is by importance."""
-        return self._source is None or self._source.active
+        return self.source is None or self.source.active
 
     @property
     def skips_bad(self) -> bool:
@@ -138,14 +138,14 @@ class ImportanceSampler:
 
     def next_draw(self) -> Draw:
         """``draw`` without a copy, for callers that do not change it."""
-        if self._source is None or not self.score.by_index:
+        if self.source is None or not self.score.by_index:
             raise UsageError(
                 f"score {self.score_name!r} needs the examples themselves: use ImportanceLoader, "
                 f"or choose(indices, batch) with a pool of them"
             )
         start = time.perf_counter()
         size = self.batch_size if self.n is None else min(self.batch_size, self.n)
-        draw = self._source.draw(size, self._number)
+        draw = self.source.draw(size, self._number)
         self._number += 1
         self.outstanding[draw.number] = draw
         self.seconds += time.perf_counter() - start
@@ -153,8 +153,8 @@ class ImportanceSampler:
 
     def candidates(self) -> Tensor:
         """For scores that need the model: the dataset positions of the next pool."""
-        assert isinstance(self._source, Pool)
-        return self._source.candidates()
+        assert isinstance(self.source, Pool)
+        return self.source.candidates()
 
     def choose(self, indices: Tensor, batch: Any) -> tuple[Tensor, Draw]:
         """For scores that need the model: positions in a pool of examples, and their draw.
@@ -198,8 +198,8 @@ class ImportanceSampler:
 
     def new_epoch(self) -> None:
         """An epoch begins: shuffled passes begin anew."""
-        if self._source is not None:
-            self._source.new_epoch()
+        if self.source is not None:
+            self.source.new_epoch()
 
     # ----------------------------------------------------------------------------------- losses
 
@@ -265,8 +265,8 @@ class ImportanceSampler:
         self._smoothing.update(mean_loss if in_losses else draw.unbiased_mean(draw.scores))
         once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
         changed = self.score.update(*once)
-        if self._source is not None:
-            self._source.update(changed)
+        if self.source is not None:
+            self.source.update(changed)
 
     def forget(self) -> None:
         """Forget the draws whose losses never came back."""
@@ -295,7 +295,7 @@ class ImportanceSampler:
             "mean_loss": self._mean_loss.state_dict(),
             "smoothing": self._smoothing.state_dict(),
             "score": self.score.state_dict(),
-            "source": {} if self._source is None else self._source.state_dict(),
+            "source": {} if self.source is None else self.source.state_dict(),
             "outstanding": [draw.state_dict() for draw in self.outstanding.values()],
         }
 
@@ -332,8 +332,8 @@ class ImportanceSampler:
         self._mean_loss.load_state_dict(state["mean_loss"])
         self._smoothing.load_state_dict(state["smoothing"])
         self.score.load_state_dict(state["score"])
-        if self._source is not None:
-            self._source.load_state_dict(state["source"])
+        if self.source is not None:
+            self.source.load_state_dict(state["source"])
         draws = [Draw(**parts).map(torch.clone) for parts in state["outstanding"]]
         self.outstanding = {draw.number: draw for draw in draws}
         self._window = Window()

@@ -135,6 +135,9 @@ class Approx:
         self._optimizer.zero_grad()
         error = (self.predict(indices) - losses).square().mean()
         torch.autograd.backward(error)
+        for parameter in self._model.parameters():
+            if parameter.grad is None:  # no example had a history: to Adam that is a gradient of 0
+                parameter.grad = torch.zeros_like(parameter)
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
