@@ -1,4 +1,4 @@
-"""A score of your own: an example's average loss, where "history" keeps the last one."""
+"""A score of your own: the average loss of an example, where "history" uses the last one."""
 
 import torch
 
@@ -7,7 +7,7 @@ from salience.compare.digits import digits
 
 
 class Averaged:
-    """s_i <- (s_i + L_i) / 2. Before the first loss it is nan: not known yet, drawn first."""
+    """s_i <- (s_i + L_i) / 2. Before the first loss it is nan: not known yet, so drawn soon."""
 
     by_index = True  # the index is enough, so draws cover the whole dataset
     unit = "loss"  # adaptive smoothing is half the running mean loss

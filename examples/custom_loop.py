@@ -1,4 +1,4 @@
-"""No DataLoader at all: the data lies in memory, and a sampler says which rows come next."""
+"""No DataLoader: the data is in memory, and a sampler says which rows come next."""
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,10 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
 sampler = ImportanceSampler(len(images), batch_size=64, score="history", k=0.5)
 for step in range(1, 401):
-    indices, weights = sampler.draw()
+    indices, weights = draw = sampler.draw()
     losses = F.cross_entropy(model(images[indices]), classes[indices], reduction="none")
     (weights * losses).mean().backward()
-    sampler.update(indices, losses)  # one loss per index, as drawn
+    sampler.update(draw, losses)  # one loss per index, in the order of the draw
     optimizer.step()
     optimizer.zero_grad()
     if step % 100 == 0:
