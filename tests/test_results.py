@@ -175,3 +175,15 @@ def test_every_claim_of_the_paper_is_in_the_table(path: Path) -> None:
     for cells, claim in zip(shown, claims, strict=True):
         statement = claim["statement"][0].upper() + claim["statement"][1:]
         assert cells == [statement, VERDICTS[claim["holds"]], claim["evidence"]]
+
+
+def test_the_designs_agree_with_the_rows() -> None:
+    measured = set()
+    for row in rows(RESULTS / "designs" / "rows.jsonl.gz"):
+        errors = [100 * error for error in row["test_error"]]
+        error = f"{fmean(errors):.2f} % ({min(errors):.2f} to {max(errors):.2f})"
+        measured.add((ratio(row["steps_to_target"]), f"{row['train_loss']:.4f}", error))
+    page = RESULTS.parent / "docs" / "designs.md"
+    shown = [tuple(row[1:]) for row in table(page) if len(row) == 4 and "%" in row[3]]
+    assert len(shown) > 40
+    assert [row for row in shown if row not in measured] == []
