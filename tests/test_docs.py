@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import salience
 from salience import ImportanceLoader, functional
 from salience.compare.digits import digits
-from salience.scores import NAMES
+from salience.presets import NAMES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
