@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader
 
 from salience.compare.training import Method, Task
 from salience.errors import ArgumentError
-from salience.scores import NAMES, Unit
+from salience.presets import NAMES
+from salience.scores import Unit
 
 __all__ = ["METHOD_NAMES", "Blind", "OnlineSelection", "make_method", "parse_methods"]
 

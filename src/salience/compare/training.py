@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from salience import ImportanceLoader
 from salience.errors import ArgumentError
-from salience.loader import ImportanceLoader
 
 __all__ = [
     "MEASURED",

@@ -9,6 +9,11 @@ from salience.errors import ArgumentError
 
 __all__ = ["Adaptive", "Constant", "Fading", "RunningMean", "Smoothing", "make_smoothing"]
 
+# The running mean loss is never taken below this share of the mean score. Scores of examples that
+# were seen long ago are higher than today's losses; without a bound on c the weights of the others,
+# 1 / (M p_i) <= 1 + mean score / c, would have none either.
+FLOOR = 0.5
+
 
 @final
 class RunningMean:
@@ -27,11 +32,20 @@ class RunningMean:
         self._sum = self.decay * self._sum + (1 - self.decay) * x
         self._mass = self.decay * self._mass + (1 - self.decay)
 
+    def floored(self, mean_score: float | Tensor) -> float | Tensor:
+        """The mean, at least half of ``mean_score``; ``mean_score`` itself before any value."""
+        mean = self.value
+        if math.isnan(mean):
+            return mean_score
+        if isinstance(mean_score, Tensor):  # no value is read back from an accelerator
+            return (FLOOR * mean_score).clamp(min=mean)
+        return max(mean, FLOOR * mean_score)
+
     def state_dict(self) -> dict[str, Any]:
         return {"sum": self._sum, "mass": self._mass}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._sum, self._mass = state["sum"], state["mass"]
+        self._sum, self._mass = float(state["sum"]), float(state["mass"])
 
 
 @runtime_checkable
@@ -53,12 +67,15 @@ class Smoothing(Protocol):
 
 @final
 class Constant:
-    """The same c at every step."""
+    """The same c at every step. Weights at k = 1 are at most 1 + mean score / c."""
 
     def __init__(self, c: float) -> None:
         if not (math.isfinite(c) and c >= 0):
             raise ArgumentError(f"smoothing must be 'adaptive' or a finite number >= 0; got {c}")
         self.c = float(c)
+
+    def __repr__(self) -> str:
+        return f"Constant({self.c:g})"
 
     def constant(self, mean_score: float | Tensor) -> float | Tensor:  # noqa: ARG002
         return self.c
@@ -75,9 +92,10 @@ class Constant:
 
 @final
 class Adaptive:
-    """c = share x running mean, the paper's half of the mean training loss.
+    """c = share x mean, the paper's half of the running mean training loss.
 
-    Before the first loss has come back the pool's own mean score stands in for it.
+    The mean is never taken below half the mean score, so weights at k = 1 are at most
+    1 + 2 / share: 5 by default. Before the first loss it is the mean score.
     """
 
     def __init__(self, share: float = 0.5, decay: float = 0.95) -> None:
@@ -85,12 +103,14 @@ class Adaptive:
             raise ArgumentError(f"share must be a finite number >= 0; got {share}")
         if not 0 <= decay < 1:
             raise ArgumentError(f"decay must be in [0, 1); got {decay}")
-        self.share = share
+        self.share, self.decay = share, decay
         self._mean = RunningMean(decay)
 
+    def __repr__(self) -> str:
+        return f"Adaptive(share={self.share:g}, decay={self.decay:g})"
+
     def constant(self, mean_score: float | Tensor) -> float | Tensor:
-        mean = self._mean.value
-        return self.share * (mean_score if math.isnan(mean) else mean)
+        return self.share * self._mean.floored(mean_score)
 
     def update(self, mean: float) -> None:
         self._mean.update(mean)
@@ -104,30 +124,36 @@ class Adaptive:
 
 @final
 class Fading:
-    """c = (least + (rho / half)^3) x running mean, with rho the share of the loss that is left.
+    """c = (least + (rho / scale)^3) x mean, with rho the remaining fraction of the loss.
 
     rho is the running mean loss over the mean loss of the first ``first`` steps: 1 for a model that
-    has learned nothing, and never more. While much is left, nearly all examples are still worth
-    the same and draws stay close to uniform; the closer the model comes to fitting, the more the
-    rest counts.
+    has learned nothing, and never more. While much of the loss remains, nearly all examples are
+    worth the same and draws stay close to uniform; as the model comes to fit, the hard examples
+    count for more. The mean is floored as in ``Adaptive``, so weights at k = 1 are at most
+    1 + 2 / least: 11 by default.
     """
 
     def __init__(
-        self, least: float = 0.2, half: float = 0.35, first: int = 10, decay: float = 0.95
+        self, least: float = 0.2, scale: float = 0.35, first: int = 10, decay: float = 0.95
     ) -> None:
-        self.least, self.half, self.first = least, half, first
+        self.least, self.scale, self.first, self.decay = least, scale, first, decay
         self._mean = RunningMean(decay)
         self._start, self._steps = 0.0, 0
 
+    def __repr__(self) -> str:
+        return (
+            f"Fading(least={self.least:g}, scale={self.scale:g}, first={self.first}, "
+            f"decay={self.decay:g})"
+        )
+
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """rho; 1 before the first step."""
         return min(self._mean.value / self._start, 1.0) if self._start > 0 else 1.0
 
     def constant(self, mean_score: float | Tensor) -> float | Tensor:
-        mean = self._mean.value
-        share = self.least + (self.left / self.half) ** 3
-        return share * (mean_score if math.isnan(mean) else mean)
+        share = self.least + (self.remaining / self.scale) ** 3
+        return share * self._mean.floored(mean_score)
 
     def update(self, mean: float) -> None:
         if self._steps < self.first:
@@ -140,7 +166,7 @@ class Fading:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._mean.load_state_dict(state)
-        self._start, self._steps = state["start"], state["steps"]
+        self._start, self._steps = float(state["start"]), int(state["steps"])
 
 
 def make_smoothing(smoothing: float | str | Smoothing) -> Smoothing:
