@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,10 +38,16 @@ class Draw:
     def inverse(self) -> Tensor:
         """1 / (M p_i): a mean over the rows multiplied by these is unbiased for the pool's mean.
 
-        Rows that stand for several draws count as many times.
+        Rows that stand for several draws count as many times. On the host, like the next one.
         """
-        inverse = 1 / (self.pool * self.probabilities)
+        inverse = torch.from_numpy(1 / (self.pool * self.probabilities.numpy()))
         return inverse if self.counts is None else inverse * share(self.counts)
+
+    def unbiased_mean(self, values: Tensor) -> float:
+        """(1/B) sum_i values_i / (M p_i), unbiased for their mean over the dataset."""
+        if self.uniform:
+            return float(np.add.reduce(values.numpy(), dtype=np.float64)) / len(values)
+        return float(self.inverse().numpy() @ values.numpy()) / len(values)
 
     def map(self, fn: Any) -> "Draw":
         """The same draw with ``fn`` applied to each of its tensors."""

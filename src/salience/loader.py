@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from salience.batches.fetching import Requests, Seeded
+from salience.batches.fetching import Requests, Seeded, fetched
 from salience.batches.labels import find_labels
 from salience.batches.rows import Rows, collate
 from salience.batches.slots import attach
@@ -234,12 +234,16 @@ class ImportanceLoader:
         self._begin_epoch()
         mine = self._iteration = object()
         self._started = time.perf_counter()
-        for batch in self._source:
+        for batch in self._batches():
             yield self._hand_out(batch)
             if self._iteration is not mine:
                 raise UsageError("another iteration over this loader has begun: use one at a time")
             self._count_step()
         self._end_epoch()
+
+    def _batches(self) -> Iterable[Any]:
+        """What arrives: batches, or pools to choose them from."""
+        return fetched(self._source) if self._steps is not None else self._source
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""

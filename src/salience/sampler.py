@@ -238,10 +238,9 @@ class ImportanceSampler:
     def learn(self, draw: Draw, losses: Tensor) -> None:
         """Learn the losses of ``draw``; everything is on the host, ``losses`` float32 [batch]."""
         start = time.perf_counter()
-        values = losses.numpy()
-        # One look at the extremes finds every bad loss: nan passes no comparison.
-        good = draw
-        if not (values.min() >= 0 and values.max() < math.inf):
+        values, good = losses.numpy(), draw
+        # The smallest and the sum show every bad loss: nan passes no comparison.
+        if not (np.minimum.reduce(values) >= 0 and np.add.reduce(values) < math.inf):
             good, losses = self._without_bad(draw, losses)
         self.step += 1
         if len(losses):
@@ -251,18 +250,19 @@ class ImportanceSampler:
 
     def _without_bad(self, draw: Draw, losses: Tensor) -> tuple[Draw, Tensor]:
         bad = bad_losses(losses)
+        if not bool(bad.any()):  # only their sum is too large
+            return draw, losses
         if not self.skips_bad:
             refuse_bad(bad, losses, draw.indices, self.step + 1)
         self.skipped += int(bad.sum())
         return draw.map(lambda x: x[~bad]), losses[~bad]
 
     def _learn(self, draw: Draw, losses: Tensor) -> None:
-        inverse = draw.inverse()
-        mean_loss = _mean(inverse, losses)
+        mean_loss = draw.unbiased_mean(losses)
         self._mean_loss.update(mean_loss)
         self._window.append(draw, losses)
         in_losses = self.score.unit == "loss"
-        self._smoothing.update(mean_loss if in_losses else _mean(inverse, draw.scores))
+        self._smoothing.update(mean_loss if in_losses else draw.unbiased_mean(draw.scores))
         once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
         changed = self.score.update(*once)
         if self._source is not None:
@@ -337,11 +337,6 @@ class ImportanceSampler:
         draws = [Draw(**parts).map(torch.clone) for parts in state["outstanding"]]
         self.outstanding = {draw.number: draw for draw in draws}
         self._window = Window()
-
-
-def _mean(inverse: Tensor, values: Tensor) -> float:
-    """(1/B) sum_i values_i / (M p_i), unbiased for the mean over the dataset."""
-    return float(inverse.numpy() @ values.numpy()) / len(values)
 
 
 def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:

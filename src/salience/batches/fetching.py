@@ -6,8 +6,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
-__all__ = ["Requests", "Seeded"]
+__all__ = ["Requests", "Seeded", "fetched"]
 
 
 @final
@@ -45,3 +46,19 @@ class Requests:
     def __iter__(self) -> Iterator[list[int]]:
         while (indices := self._next()) is not None:
             yield indices
+
+
+def fetched(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The batches of ``loader``, whose batch sampler is a ``Requests``.
+
+    Without workers or pinned memory its batches are read and collated right here, as DataLoader
+    does it: what that does around them takes as long as everything that importance sampling adds.
+    """
+    if loader.num_workers or loader.pin_memory:
+        yield from loader
+        return
+    dataset: Any = loader.dataset
+    together = getattr(dataset, "__getitems__", None)
+    for indices in loader.batch_sampler or ():
+        read = together(indices) if together else [dataset[i] for i in indices]
+        yield loader.collate_fn(read)

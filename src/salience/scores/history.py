@@ -35,7 +35,8 @@ class History:
         if self._decay:
             before = self._mean[at]
             mean = before + (1 - self._decay) * (seen - before)
-            seen = np.where(np.isnan(before), seen, mean)
+            first = mean != mean  # nan: not seen before
+            seen = np.where(first, seen, mean) if np.logical_or.reduce(first) else mean
         self._mean[at] = seen
         return indices
 
