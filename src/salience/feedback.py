@@ -289,9 +289,10 @@ class Feedback:
             self._refuse_slots(n, position[number == n])
         done = {}
         for n in wanted:
-            if self._keep(n, position[number == n], losses[number == n]):
-                self._finish(n, position[number == n], draws[n], finish)
-                done[n] = draws[n]
+            mine, draw = number == n, draws[n]
+            if self._keep(n, position[mine], losses[mine]):
+                self._finish(n, position[mine], draw, finish)
+                done[n] = draw
         self._repeat = slots.clone()
         self._weighed = done or self._weighed
 

@@ -220,7 +220,7 @@ class ImportanceLoader:
         return getattr(self._source, "collate_fn", None)
 
     def as_dataloader(self) -> DataLoader[Any]:
-        """A real DataLoader that yields this loader's batches, for frameworks that insist on one."""
+        """A real DataLoader that yields this loader's batches, for frameworks that want one."""
         return DataLoader(
             _View(self),
             batch_size=None,
@@ -248,12 +248,12 @@ class ImportanceLoader:
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
         self._feedback.flush()
-        if self.done and not self._resumed:  # left in the middle
+        if self._done and not self._resumed:  # left in the middle
             self._end_epoch()
         self._again = deque([*self._sampler.outstanding.values(), *self._pools_ahead()])
-        if not (self._again or self.done) and self._epochs_are_passes:
+        if not (self._again or self._done) and self._epochs_are_passes:
             self._sampler.new_epoch()
-        self._handed = self._asked = self.done
+        self._handed = self._asked = self._done
         self._resumed = False
         self._feedback.forget()
         self._ahead = deque()
@@ -268,7 +268,7 @@ class ImportanceLoader:
         self._handed = 0
 
     @property
-    def done(self) -> int:
+    def _done(self) -> int:
         """Batches of this epoch that were weighed or skipped."""
         return self._handed - len(self._feedback.waiting)
 
@@ -387,12 +387,12 @@ class ImportanceLoader:
         learned_later = {draw["number"] for draw, _ in late}
         state = self._sampler.state_dict()
         state["outstanding"] = [d for d in state["outstanding"] if d["number"] not in learned_later]
-        finished = self._steps is not None and self.done >= self._steps
+        finished = self._steps is not None and self._done >= self._steps
         return {
             **state,
             "loader": {
                 "epoch": self.epoch + finished,
-                "done": 0 if finished else self.done,
+                "done": 0 if finished else self._done,
                 "pools": [pool.clone() for pool in self._pools_ahead()],
                 "late": late,
             },
