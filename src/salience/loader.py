@@ -250,12 +250,13 @@ class ImportanceLoader:
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
         self._notice_ranks()
-        self._feedback.flush()
         if self._done and not self._resumed:  # left in the middle
             self._end_epoch()
         self._again = deque([*self._sampler.outstanding.values(), *self._pools_ahead()])
-        if not (self._again or self._done) and self._epochs_are_passes:
-            self._sampler.new_epoch()
+        if not (self._again or self._done):  # else losses on their way are learned when they were
+            self._feedback.flush()
+            if self._epochs_are_passes:
+                self._sampler.new_epoch()
         self._handed = self._asked = self._done
         self._resumed = False
         self._feedback.forget()
