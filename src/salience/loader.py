@@ -176,6 +176,7 @@ class ImportanceLoader:
         slots: bool,
     ) -> None:
         self._source, self._sampler, self._slots = source, sampler, slots
+        self._workers = int(getattr(source, "num_workers", 0))
         self._model = model if model is not None else getattr(sampler.score, "model", None)
         self._feedback = Feedback(sampler.learn, sampler.batch_size, skip_bad=sampler.skips_bad)
         self.epoch = 0
@@ -215,7 +216,7 @@ class ImportanceLoader:
 
     @property
     def num_workers(self) -> int:
-        return int(getattr(self._source, "num_workers", 0))
+        return self._workers
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
@@ -289,7 +290,7 @@ class ImportanceLoader:
 
     @property
     def _by_index(self) -> bool:
-        return self._sampler.score.by_index
+        return self._sampler.by_index
 
     def _request(self) -> list[int] | None:
         """The indices of the next batch or pool; None at the end of the epoch.
@@ -303,7 +304,7 @@ class ImportanceLoader:
         self._ahead.append(request)
         self._asked += 1
         indices = request.indices if isinstance(request, Draw) else request
-        if not self.num_workers:
+        if not self._workers:
             return indices.tolist()
         seeded = Seeded(indices.tolist())
         seeded.seed = _mixed(self._seed, self.epoch, self._asked)
@@ -341,7 +342,6 @@ class ImportanceLoader:
 
     # ------------------------------------------------------------------------------------- losses
 
-    @outside_graphs
     def mean(
         self,
         losses: Tensor,
@@ -356,8 +356,11 @@ class ImportanceLoader:
 
         Called again for the same examples (LBFGS, SAM), it weighs them again and records nothing.
         """
-        self._feedback.deferred = self.deferred
-        return self._feedback.mean(losses, slots, divisor)
+        if torch.compiler.is_dynamo_compiling():
+            return _mean_outside_graphs(self, losses, slots, divisor)
+        feedback = self._feedback
+        feedback.deferred = self.deferred
+        return feedback.mean(losses, slots, divisor)
 
     def skip(self) -> None:
         """The batch last yielded is deliberately not trained on."""
@@ -432,6 +435,11 @@ class ImportanceLoader:
         self._ahead, self._again = deque(pools), deque()
         self.epoch, self._handed, self._resumed = epoch, done, True
         self._iteration = None
+
+
+@outside_graphs
+def _mean_outside_graphs(loader: ImportanceLoader, *args: Any) -> Tensor:
+    return loader.mean(*args)
 
 
 @final
