@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from salience.errors import ArgumentError, LossError
 from salience.scores import _layer_rules, gnorm
+from salience.scores.criterion import per_example
 from salience.scores.gnorm import GradientNorm
-from salience.scores.model import per_example
 
 B = 5
 

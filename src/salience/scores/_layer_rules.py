@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from salience.scores.model import wide
+from salience.scores.criterion import wide
 
 __all__ = ["RULES", "Rule", "Tap", "linear"]
 

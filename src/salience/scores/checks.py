@@ -28,12 +28,12 @@ def check_scores(scores: Any, n: int, name: str = "scores", *, unknown: bool = F
         raise ArgumentError(f"{name} must have shape [{n}]; got {list(scores.shape)}: {REMEDY}")
     if scores.is_complex():
         raise ArgumentError(f"{name} must be real numbers; got {scores.dtype}: {REMEDY}")
-    scores = scores.detach()
-    if scores.dtype not in (torch.float32, torch.float64):
-        scores = scores.to(torch.float32)
-    if n and scores.device.type == "cpu":
-        _refuse_values(scores.numpy(), name, unknown)
-    return scores
+    real: Tensor = scores.detach()
+    if real.dtype not in (torch.float32, torch.float64):
+        real = real.to(torch.float32)
+    if n and real.device.type == "cpu":
+        _refuse_values(real.numpy(), name, unknown)
+    return real
 
 
 def _refuse_values(values: Any, name: str, unknown: bool) -> None:

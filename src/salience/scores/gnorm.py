@@ -18,18 +18,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from salience.batches.nested import map_tensors
 from salience.errors import ArgumentError, LossError
 from salience.scores import _recurrent
 from salience.scores._layer_rules import EXAMPLES_FIRST, RULES, Rule, Tap, linear
-from salience.scores.model import (
-    LossFunction,
-    Mode,
-    ModelScore,
-    map_tensors,
-    per_example,
-    scoring,
-    wide,
-)
+from salience.scores.criterion import LossFunction, per_example, wide
+from salience.scores.model import Mode, ModelScore, scoring
 from salience.scores.protocol import Unit
 
 __all__ = ["GradientNorm"]
