@@ -82,7 +82,7 @@ def convolution(module: nn.Conv1d | nn.Conv2d, name: str, x: Tensor, g: Tensor) 
 
 def embedding(module: nn.Embedding, name: str, x: Tensor, g: Tensor) -> Factor:  # noqa: ARG001
     """Row x_t gets g_t, with the tokens x [B, ...]; padding has no gradient."""
-    x, g = x.reshape(len(x), -1), _positions(g, g.shape[-1])
+    x, g = x.reshape(len(x), -1).long(), _positions(g, g.shape[-1])
     return Rows(x, g if module.padding_idx is None else g * (x != module.padding_idx).unsqueeze(2))
 
 
@@ -179,16 +179,18 @@ def squared_norm(factors: Sequence[Factor]) -> Tensor | None:
 
 def _of_part(outers: list[Outer], rows: list[Rows], part: slice) -> Tensor:
     """The squared norms of some of the examples."""
-    total = torch.zeros(())
+    squares = list[Tensor]()
     if outers:
         x, g = (_joined(f, 2) for f in zip(*(o.positions(part) for o in outers), strict=True))
-        total = _frobenius(x, g).view(-1, outers[0].groups).sum(1)
-    if not rows:
-        return total
-    tokens = _joined([r.tokens[part] for r in rows], 1)
-    h = _joined([wide(r.g[part]) for r in rows], 1)
-    own = ((h @ h.mT) * (tokens.unsqueeze(1) == tokens.unsqueeze(2))).sum((1, 2))
-    return total + own + 2 * _inner(x, g, tokens, h) if outers else own
+        squares.append(_frobenius(x, g).view(-1, outers[0].groups).sum(1))
+    if rows:
+        tokens = _joined([r.tokens[part] for r in rows], 1)
+        h = _joined([wide(r.g[part]) for r in rows], 1)
+        same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
+        squares.append(((h @ h.mT) * same).sum((1, 2)))
+    if outers and rows:
+        squares.append(2 * _inner(x, g, tokens, h))
+    return sum(squares[1:], squares[0])
 
 
 def _inner(x: Tensor, g: Tensor, tokens: Tensor, h: Tensor) -> Tensor:

@@ -93,11 +93,9 @@ def cross_entropy_gradient_norm(logits: Tensor, target: Tensor, ignore_index: in
 
     0 where y_i is ``ignore_index``.
     """
-    counted = target != ignore_index
-    place = torch.where(counted, target, 0).unsqueeze(1)
-    p = wide(logits).softmax(1)
-    difference = p.scatter_add(1, place, -torch.ones_like(p[:, :1]))
-    return difference.square().sum(1).sqrt() * counted
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    difference = wide(logits).softmax(1) - (classes == target.unsqueeze(1)).to(wide(logits).dtype)
+    return difference.square().sum(1).sqrt() * (target != ignore_index)
 
 
 def _closed_form(loss: Any, outputs: list[Tensor], batch: Any) -> Tensor | None:
