@@ -232,3 +232,8 @@ def test_a_deterministic_draw_on_an_accelerator_cumulates_without_cumsum(
 def test_sums_by_doubling(q: Tensor) -> None:
     p = q.double()
     torch.testing.assert_close(functional._sums_by_doubling(p), p.cumsum(0))
+
+
+def test_rounding_of_parallel_sums_neither_lowers_nor_adds() -> None:
+    p, sums = torch.tensor([0.5, 0.0, 0.25, 0.25]), torch.tensor([0.5, 0.51, 0.49, 1.0])
+    assert functional._never_falling(sums, p).tolist() == [0.5, 0.5, 0.5, 1.0]

@@ -98,8 +98,12 @@ def _cumulated(p: Tensor) -> Tensor:
     """sum_{j <= i} p_j, never falling, and equal to its predecessor where p_i = 0."""
     if p.device.type == "cpu":
         return p.cumsum(0)
-    # Accelerators add in parallel, so rounding alone may lower a sum or raise it where p_i = 0.
     sums = _sums_by_doubling(p) if torch.are_deterministic_algorithms_enabled() else p.cumsum(0)
+    return _never_falling(sums, p)
+
+
+def _never_falling(sums: Tensor, p: Tensor) -> Tensor:
+    """Accelerators add in parallel: rounding may lower a sum, or raise it where p_i = 0."""
     return torch.where(p > 0, sums, 0).cummax(0).values
 
 

@@ -104,7 +104,9 @@ def test_what_an_earlier_batch_has_shown_decides():
     pick([torch.zeros(4), ragged], torch.tensor([0]), 4, layout)
     equal = [torch.full((4,), i) for i in range(4)]
     assert pick([torch.zeros(4), equal], torch.tensor([3]), 4, layout)[1][0].tolist() == [3] * 4
-    assert pool_size([torch.zeros(2), [torch.ones(3), torch.ones(3)]], layout) == 2
+    pair = [torch.ones(3), torch.ones(3)]
+    assert pool_size({1: pair}) == 3
+    assert pool_size({1: pair}, layout) == 2
 
 
 def test_where_nothing_tells_there_is_an_error_and_no_guess():

@@ -1,6 +1,7 @@
 """The exact gradient norm against a slow loop that cannot be wrong: one example, one backward."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from salience.errors import ArgumentError, LossError
-from salience.scores import _layer_rules, _taps, gnorm
+from salience.scores import _layer_rules, _order, _taps, gnorm
 from salience.scores.criterion import per_example
 from salience.scores.gnorm import GradientNorm
 from salience.scores.loss import Loss
@@ -891,9 +892,25 @@ def test_rounding_is_not_taken_for_another_order(dtype):
     assert GradientNorm(model, loss).score(torch.arange(n), batch).isfinite().all()
 
 
+def test_on_an_accelerator_another_order_is_reported_with_the_next_scores(monkeypatch):
+    class Elsewhere(_order.Order):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.on_host = False
+
+    monkeypatch.setattr(_order, "Order", Elsewhere)
+    score, batch = GradientNorm(Reordered(exchanged), squared_output), batch_of(4)
+    score.model.double()
+    score.score(torch.arange(B), batch)
+    for again in (score, score):  # and from then on
+        with pytest.raises(ArgumentError, match="does not meet"):
+            again.score(torch.arange(B), batch)
+    pickle.loads(pickle.dumps(GradientNorm(nn.Linear(2, 2), F.mse_loss)))
+
+
 def test_the_order_is_checked_once_for_each_set_of_shapes(monkeypatch):
-    checked, real = [], gnorm.refuse_reordered
-    monkeypatch.setattr(gnorm, "refuse_reordered", lambda *a: checked.append(1) or real(*a))
+    checked, real = [], gnorm.check_order
+    monkeypatch.setattr(gnorm, "check_order", lambda *a: checked.append(1) or real(*a))
     score = GradientNorm(nn.Linear(4, 2).double(), squared_output)
     for n in (B, B, 3, B, 3):
         score.score(torch.arange(n), batch_of(4, n=n))
@@ -910,19 +927,20 @@ def _one_rank(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of the CPU
 @pytest.mark.usefixtures("_one_rank")
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_sharded_parameters_are_refused_by_name(when):
+def test_sharded_parameters_are_refused_by_name():
     """FSDP2: parameters are DTensors; the scores that need no gradient of them work."""
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     mesh = torch.distributed.init_device_mesh("cpu", (1,))
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
     batch = torch.randn(B, 4), torch.randint(2, (B,))
     expected = [s(model, F.cross_entropy).score(torch.arange(B), batch) for s in (Loss, UpperBound)]
-    score = GradientNorm(model, F.cross_entropy) if when == "after" else None
+    score = GradientNorm(model, F.cross_entropy)
     fsdp.fully_shard(model[0], mesh=mesh)
     fsdp.fully_shard(model, mesh=mesh)
     with pytest.raises(ArgumentError, match=r"sharded parameters such as '0.weight' \(FSDP2"):
-        (score or GradientNorm(model, F.cross_entropy)).score(torch.arange(B), batch)
+        score.score(torch.arange(B), batch)
+    with pytest.raises(ArgumentError, match="sharded parameters"):
+        GradientNorm(model, F.cross_entropy)
     for kind, scores in zip((Loss, UpperBound), expected, strict=True):
         got = kind(model, F.cross_entropy).score(torch.arange(B), batch)
         torch.testing.assert_close(got, scores)

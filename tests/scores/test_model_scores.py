@@ -469,6 +469,16 @@ def test_class_numbers_of_any_integer_type(kind, dtype, loss):
     assert torch.equal(kind(model, loss).score(INDICES, (x, y.to(dtype))), expected)
 
 
+def test_no_class_of_small_integers_is_taken_for_the_ignored_one():
+    """-100, the usual ignore_index, has the bits of 156."""
+    logits, y = torch.randn(B, 200), torch.full((B,), 156, dtype=torch.uint8)
+    got = UpperBound(nn.Identity(), F.cross_entropy).score(INDICES, (logits, y))
+    assert torch.equal(
+        got, UpperBound(nn.Identity(), F.cross_entropy).score(INDICES, (logits, y.long()))
+    )
+    assert (got > 0).all()
+
+
 def test_two_classes_as_bool():
     model, (x, y) = network(), classification()
     expected = UpperBound(model, F.cross_entropy).score(INDICES, (x, y % 2))

@@ -5,6 +5,8 @@ of a layer's gradient g becomes w_i g_i where it belongs to example i alone. Whe
 or sorts its batch, row i gets the weight of another example.
 """
 
+from typing import Any, final
+
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +14,38 @@ from salience.errors import ArgumentError
 from salience.scores._taps import Gradients, Tap
 from salience.scores.criterion import wide
 
-__all__ = ["refuse_reordered", "unequal_weights"]
+__all__ = ["Order", "check_order", "unequal_weights"]
+
+
+@final
+class Order:
+    """Which layers do not meet the examples in order, on its way from the model's device."""
+
+    def __init__(self, layers: list[nn.Module], off: Tensor) -> None:
+        self._layers, self.on_host = layers, off.device.type == "cpu"
+        self._off = torch.empty(
+            off.shape, dtype=torch.bool, device="cpu", pin_memory=not self.on_host
+        )
+        self._off.copy_(off, non_blocking=True)
+        self._event: Any = None
+        if not self.on_host:
+            self._event = torch.Event(off.device)
+            self._event.record()
+
+    def refuse(self, model: nn.Module) -> None:
+        """An error that names the first such layer of ``model``."""
+        if self._event is not None:
+            self._event.synchronize()
+        off = self._off.tolist()
+        if True not in off:
+            return
+        layer = self._layers[off.index(True)]
+        name = next(name for name, module in model.named_modules() if module is layer)
+        raise ArgumentError(
+            f"layer {name!r} ({type(layer).__name__}) does not meet the examples in the batch's "
+            "order, or the examples influence each other, so their gradients cannot be told apart: "
+            'keep the order inside the model (no flip, no sorting by length), or use score="loss"'
+        )
 
 
 def unequal_weights(losses: Tensor) -> Tensor:
@@ -20,18 +53,14 @@ def unequal_weights(losses: Tensor) -> Tensor:
     return torch.logspace(0, -4, len(losses), 2.0, dtype=losses.dtype, device=losses.device)
 
 
-def refuse_reordered(
-    model: nn.Module,
+def check_order(
     taps: tuple[Tap, ...],
     dims: list[int | None],
     gradients: Gradients,
     weighted: Gradients,
     w: Tensor,
-) -> None:
-    """An error where a layer meets the examples in another order, or mixed with each other.
-
-    This reads one value per layer back from the model's device.
-    """
+) -> Order | None:
+    """Compare the gradients of sum_i L_i and of sum_i w_i L_i at each layer."""
     layers, rows, half = list[nn.Module](), list[tuple[Tensor, Tensor]](), w.dtype.itemsize < 4
     for tap, dim, g, other in zip(taps, dims, gradients, weighted, strict=True):
         if dim is not None and g is not None and other is not None and not g.is_meta:
@@ -39,13 +68,11 @@ def refuse_reordered(
             rows.append(_rows(g.movedim(dim, 0), other.movedim(dim, 0), w))
             half = half or g.dtype.itemsize < 4
     if not rows:
-        return
+        return None
     errors, norms = (torch.stack(x) for x in zip(*rows, strict=True))
     rounding, noise = (0.03, 1e-2) if half else (0.005, 1e-5)
     # A gradient that is 0 but for rounding has no ratio: it is noise beside the largest.
-    off = (errors > rounding * norms + noise * norms.amax()).any(1).tolist()
-    if True in off:
-        _refuse(model, layers[off.index(True)])
+    return Order(layers, (errors > rounding * norms + noise * norms.amax()).any(1))
 
 
 def _rows(g: Tensor, weighted: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,12 +81,3 @@ def _rows(g: Tensor, weighted: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     expected = expected * w.to(expected).unsqueeze(1)
     errors, norms = (got - expected).norm(dim=1), expected.norm(dim=1)
     return errors.to(w.device, torch.float32), norms.to(w.device, torch.float32)
-
-
-def _refuse(model: nn.Module, layer: nn.Module) -> None:
-    name = next(name for name, module in model.named_modules() if module is layer)
-    raise ArgumentError(
-        f"layer {name!r} ({type(layer).__name__}) does not meet the examples in the batch's "
-        "order, or the examples influence each other, so their gradients cannot be told apart: "
-        'keep the order inside the model (no flip, no sorting by length), or use score="loss"'
-    )

@@ -18,7 +18,7 @@ from salience.batches.nested import map_tensors
 from salience.errors import ArgumentError, LossError
 from salience.scores._by_function import Parameters, by_function, has_examples
 from salience.scores._layer_rules import Factor, squared_norm
-from salience.scores._order import refuse_reordered, unequal_weights
+from salience.scores._order import Order, check_order, unequal_weights
 from salience.scores._taps import Gradients, Tap, count_uses, example_dim, gradients_at, tapped
 from salience.scores.criterion import per_example
 from salience.scores.model import Mode, ModelScore, scoring
@@ -44,7 +44,7 @@ class GradientNorm(ModelScore):
 
     The examples of a batch must not influence each other (no batch statistics), and each layer
     must meet them in the batch's order. For each new set of shapes a second backward pass checks
-    that, and reads one value back from the model's device.
+    that; on an accelerator, the error comes with the next scores.
     """
 
     name: ClassVar[str] = "gnorm"
@@ -55,10 +55,15 @@ class GradientNorm(ModelScore):
         _refuse_batch_statistics(self.model, mode)
         _refuse_sharded(trainable(self.model))
         self._dims: dict[Signature, list[int | None]] = {}  # of shapes seen before; only a cache
+        self._order: Order | None = None  # of the newest shapes, until it is known
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_dims": {}, "_order": None}
 
     def score(self, indices: Tensor, batch: Any) -> Tensor:
         """The norm of the gradient of each example in ``batch``."""
         n = len(indices)
+        self._refuse_reordered(wait=True)
         with scoring(self.model, self.mode), _open_to_hooks(self.model):
             _refuse_sharded(parameters := trainable(self.model))
             used, squares = self._by_layer(parameters, batch, n)
@@ -85,7 +90,8 @@ class GradientNorm(ModelScore):
         signature = _signature(run.taps, n)
         if run.weighted is not None:
             dims = self._example_dims(run.taps, batch, n)
-            refuse_reordered(self.model, run.taps, dims, run.gradients, *run.weighted)
+            self._order = check_order(run.taps, dims, run.gradients, *run.weighted)
+            self._refuse_reordered(wait=False)
             self._dims[signature] = dims
         return used, by_rules(used, run, self._dims[signature])
 
@@ -99,6 +105,12 @@ class GradientNorm(ModelScore):
             w = unequal_weights(losses) if new else None
             weighted = None if w is None else (gradients_at(losses, found, w), w)
             return Run(found, count_uses(losses), gradients, weighted)
+
+    def _refuse_reordered(self, wait: bool) -> None:
+        """On an accelerator one step later, when nobody has to wait for it."""
+        if self._order is not None and (wait or self._order.on_host):
+            self._order.refuse(self.model)
+            self._order = None
 
     def _example_dims(self, taps: tuple[Tap, ...], batch: Any, n: int) -> list[int | None]:
         """Along which dimension of each layer's input the examples lie; None: none of them.
