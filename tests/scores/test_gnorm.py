@@ -623,11 +623,10 @@ def test_what_a_reentrant_checkpoint_hides_is_refused():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.hidden, self.once = nn.Linear(4, 4), nn.Linear(4, 2)
+            self.first, self.hidden, self.once = (nn.Linear(4, 4) for _ in range(3))
 
         def forward(self, x):
-            x = x.clone().requires_grad_()  # as is usual, to have checkpoint keep a graph
-            return self.once(checkpoint(self.hidden, x, use_reentrant=True))
+            return self.once(checkpoint(self.hidden, self.first(x), use_reentrant=True))
 
     with pytest.raises(ArgumentError, match="use_reentrant=False"):
         check(Net(), batch_of(4))
@@ -870,26 +869,29 @@ def test_examples_that_influence_each_other_are_refused():
         check(Mixing(), batch_of(4))
 
 
+class Deep(nn.Module):
+    """Rounding adds up, and one layer's gradient is nothing but rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.deep = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.GELU())] * 12)
+        self.without_effect, self.head = nn.Linear(32, 1), nn.Linear(32, 7)
+
+    def forward(self, x):
+        h = self.deep(x) + x
+        return (self.head(h) + self.without_effect(h)).log_softmax(1)  # a shift of all logits
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rounding_is_not_taken_for_another_order(dtype):
-    """A deep network, and layers whose gradient is nothing but rounding."""
+@pytest.mark.parametrize("cast", [False, True])
+def test_rounding_is_not_taken_for_another_order(dtype, cast):
+    def loss(model, batch):
+        with torch.autocast("cpu", dtype, enabled=cast and dtype != torch.float32):
+            return -model(batch)[:, 3]
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.deep = nn.Sequential(
-                *[m for _ in range(12) for m in (nn.Linear(32, 32), nn.GELU())]
-            )
-            self.without_effect, self.head = nn.Linear(32, 1), nn.Linear(32, 7)
-
-        def forward(self, x):
-            h = self.deep(x) + x
-            return (self.head(h) + self.without_effect(h)).log_softmax(1)  # a shift of all logits
-
-    model, n = Net().to(dtype), 48
-    batch = {"x": torch.randn(n, 32).to(dtype), "y": torch.randn(n).to(dtype)}
-    loss = lambda m, b: -m(b["x"])[:, 3]  # noqa: E731
-    assert GradientNorm(model, loss).score(torch.arange(n), batch).isfinite().all()
+    model, x = Deep(), torch.randn(48, 32)
+    score = GradientNorm(model if cast else model.to(dtype), loss)
+    assert score.score(torch.arange(48), x if cast else x.to(dtype)).isfinite().all()
 
 
 def test_on_an_accelerator_another_order_is_reported_with_the_next_scores(monkeypatch):

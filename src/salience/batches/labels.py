@@ -39,7 +39,7 @@ def find_labels(dataset: Any) -> Tensor | None:
     >>> find_labels(TensorDataset(torch.zeros(3, 8), torch.tensor([[7], [9], [7]])))
     tensor([7, 9, 7])
     """
-    # Attributes may be properties of any kind, and a dataset that is only drawn from owes none.
+    # Attributes may be properties of any kind, and only some scores need the classes.
     with suppress(Exception):
         return _find(dataset)
     return None

@@ -48,13 +48,13 @@ class Criterion:
                 "give loss= a callable (model, batch) -> per-example losses"
             )
         x, y = batch
-        if self.ignore_index is not None and not y.is_floating_point():
+        if self.ignore_index is not None and isinstance(y, Tensor) and not y.is_floating_point():
             y = y.long()  # classes of any integer type
         return self.function(model(x), y)
 
 
 @dataclass(frozen=True)
-class Untold:
+class Unrecognised:
     """A loss whose parameters do not say what they are: taken for ``(model, batch)``."""
 
     function: LossFunction
@@ -87,7 +87,7 @@ def as_loss(loss: Any) -> LossFunction:
     of_output = first in OUTPUTS or second in TARGETS
     if of_model != of_output:
         return _criterion(loss, names) if of_output else loss
-    return _criterion(loss, names) if isinstance(loss, nn.Module) else Untold(loss)
+    return _criterion(loss, names) if isinstance(loss, nn.Module) else Unrecognised(loss)
 
 
 def _criterion(loss: Any, names: list[str]) -> Criterion:

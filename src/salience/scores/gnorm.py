@@ -7,8 +7,9 @@ layers without a rule) goes through ``torch.func``, a few examples at a time. Bo
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, final
 
 import torch
@@ -100,11 +101,11 @@ class GradientNorm(ModelScore):
             with torch.enable_grad():
                 losses = per_example(self.loss(self.model, batch), n)
             found = tuple(taps)  # a checkpointed layer runs again in the backward pass
-            new = _signature(found, n) not in self._dims
+            new, uses = _signature(found, n) not in self._dims, count_uses(losses)
             gradients = gradients_at(losses, found, torch.ones_like(losses), retain=new)
             w = unequal_weights(losses) if new else None
             weighted = None if w is None else (gradients_at(losses, found, w), w)
-            return Run(found, count_uses(losses), gradients, weighted)
+            return Run(found, uses, gradients, weighted)
 
     def _refuse_reordered(self, wait: bool) -> None:
         """On an accelerator one step later, when nobody has to wait for it."""
@@ -128,13 +129,13 @@ class GradientNorm(ModelScore):
 
 def by_rules(used: Parameters, run: Run, dims: list[int | None]) -> dict[str, Tensor]:
     """|| d L_i / d p ||^2 of the parameters p whose every use is in a layer that has a rule."""
-    places: defaultdict[int, list[Factor]] = defaultdict(list)
+    places: defaultdict[int, list[Callable[[], Factor]]] = defaultdict(list)
     for tap, g, dim in zip(run.taps, run.gradients, dims, strict=True):
         if g is not None and dim is not None:
             for name, p in tap.parameters.items():
-                places[id(p)].append(tap.gradient(name, g, dim))
-    squares = {
-        name: squared_norm(places[id(p)])
+                places[id(p)].append(partial(tap.gradient, name, g, dim))
+    squares = {  # one parameter after the other, for factors may be copies of activations
+        name: squared_norm([gradient() for gradient in places[id(p)]])
         for name, p in used.items()
         if len(places[id(p)]) == run.uses[id(p)]
     }
