@@ -4,6 +4,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Any, Literal, final
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from salience.batches.fetching import Requests, Seeded, fetched
 from salience.batches.labels import find_labels
-from salience.batches.rows import Rows, collate
+from salience.batches.nested import Layout
+from salience.batches.rows import Rows, collate, one_example
 from salience.batches.slots import attach
 from salience.distributed import rank_and_world
 from salience.draw import Draw
@@ -124,6 +126,7 @@ class ImportanceLoader:
             dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
         requests = Requests(self._request, self._steps)
         source = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
+        self._layout = Layout(partial(one_example, dataset, source.collate_fn))
         self._begin(source, sampler, model, slots)
 
     @classmethod
@@ -163,6 +166,7 @@ class ImportanceLoader:
         self._steps, self._epochs_are_passes = None, False
         self._seed, self._drop_last = int(seed), False
         self._dataset = getattr(pools, "dataset", None)
+        self._layout = Layout()
         self._begin(pools, sampler, model, slots)
         return self
 
@@ -323,7 +327,7 @@ class ImportanceLoader:
             draw = request
         else:
             self._sampler.deferred = bool(self.deferred)
-            draw, batch = choose_batch(self._sampler, self._model, request, batch)
+            draw, batch = choose_batch(self._sampler, self._model, self._layout, request, batch)
         self._feedback.hand_out(draw)
         self._handed += 1
         return attach(batch, self._feedback.slots(draw)) if self._slots else batch

@@ -201,7 +201,9 @@ class ImportanceSampler:
 
     def _pool_scores(self, indices: Tensor, batch: Any) -> Tensor:
         """A bad score counts for nothing; if its example is drawn all the same, the loss tells."""
-        scores = check_scores(self._score.score(indices, batch), len(indices), self.score_name)
+        scores = check_scores(
+            self._score.score(indices, batch), len(indices), self.score_name, values=False
+        )
         bad = bad_losses(scores)
         if self.readable(scores) and not self.skips_bad and bool(bad.any()):
             i = int(bad.nonzero()[0])
