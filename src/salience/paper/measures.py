@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from salience.compare.training import Row
+from salience.compare.run import Row
 
 __all__ = [
     "Arrival",

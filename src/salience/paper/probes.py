@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Subset
 
 from salience import functional
 from salience.compare.plan import Observer
-from salience.compare.training import MEASURED, Run, Task
+from salience.compare.run import MEASURED, Run
+from salience.compare.task import Task
 from salience.distribution import make_smoothing
 from salience.errors import ArgumentError
 from salience.scores import NEED_MODEL, GradientNorm, Loss, Score

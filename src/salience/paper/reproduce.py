@@ -15,13 +15,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
 from salience.compare.charts import Chart, Table, cells
-from salience.compare.plan import Plan, RunFile, compare
-from salience.compare.records import environment, finite, refused
-from salience.compare.results import commit
-from salience.compare.training import Row
+from salience.compare.directory import RunFile, environment, finite, write
+from salience.compare.plan import Plan, compare
+from salience.compare.run import Row
 from salience.errors import ArgumentError
 from salience.paper.analyses import NAMES, Analysis, Material
 from salience.paper.claims import Claim, paragraph
@@ -115,7 +112,6 @@ class Stage:
 
     def _trace(self, spec: str, seed: int) -> Trace:
         file = RunFile(self.directory, spec, seed)
-        file.load()
         if not file.finished:
             raise ArgumentError(
                 f"the run of {spec} with seed {seed} in {self.directory} is not finished: "
@@ -178,7 +174,7 @@ def prepare(
     path = _directory(out, name, settings.task) / "config.json"
     if path.exists():
         _refuse_other(json.loads(path.read_text(encoding="utf-8")), config, path.parent, resume)
-    _write(path, json.dumps(config, indent=2) + "\n")
+    write(path, json.dumps(config, indent=2) + "\n")
     return stages
 
 
@@ -217,8 +213,7 @@ def _config(target: Target, settings: Settings, stages: list[Stage], jobs: int) 
             for stage in stages
         ],
         "jobs": jobs,
-        "commit": commit(),
-        **environment(threads=settings.threads or torch.get_num_threads()),
+        **environment(settings.threads),
     }
 
 
@@ -292,7 +287,7 @@ def _write_all(
     for table in found.tables:
         contents[f"{table.name}-table.csv"] = _csv(table)
     for name, content in contents.items():
-        _write(directory / name, content)
+        write(directory / name, content)
     return [directory / name for name in contents]
 
 
@@ -314,12 +309,3 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error}): run the target before it is finished"
         ) from error
     return content
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing, so that a kill leaves no half file."""
-    with refused(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial_file = path.with_name(f"{path.name}.part")
-        partial_file.write_text(text, encoding="utf-8")
-        partial_file.replace(path)

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from salience.compare.demo import adam, digits_task, wrong
-from salience.compare.training import Schedule, Task, constant
+from salience.compare.digits import digits_task
+from salience.compare.task import Schedule, Task, adam, constant, wrong
 from salience.errors import ArgumentError
 from salience.paper.data.cifar10 import cifar10, cifar10_augmented
 from salience.paper.data.images import Images
