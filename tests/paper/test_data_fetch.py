@@ -18,13 +18,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import salience
-from salience import cli
 from salience.cli.downloads import fetch_all
+from salience.cli.main import make_app
 from salience.errors import DataError
-from salience.paper.data import archive, catalogue, download
-from salience.paper.data.catalogue import CATALOGUE, Collection, Download, File, checked
+from salience.paper.data import catalogue, download
+from salience.paper.data import fetch as fetching
+from salience.paper.data.catalogue import CATALOGUE, Collection, Download, File, checked, inspect
 from salience.paper.data.download import Patience
-from salience.paper.data.fetch import fetch, inspect
+from salience.paper.data.fetch import fetch
 
 HASTY = Patience(timeout=0.3, attempts=3, pause=0.01)
 BODY = bytes(range(256)) * 1200  # several chunks
@@ -352,7 +353,7 @@ def test_all_files_of_an_archive_or_none(server, tmp_path, members):
 def test_a_file_of_another_size_is_not_even_unpacked(server, tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr(
-        archive, "_take", lambda _, member, to: taken.append((member.name, to.name))
+        fetching, "_write", lambda _, member, to: taken.append((member.name, to.name))
     )
     members = [("top/data/two.txt", b"far too large" * 1000), good_members()[0]]
     with pytest.raises(DataError, match="does not hold"):
@@ -428,7 +429,7 @@ def shop(server, monkeypatch):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(cli.make_app(), ["data", *map(str, arguments)])
+    return CliRunner().invoke(make_app(), ["data", *map(str, arguments)])
 
 
 def test_list_fetch_and_verify_tell_the_same_story(shop, tmp_path):

@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from salience.errors import ArgumentError
 from salience.paper import claims, figures, measures, probes, reproduce, table1, targets
 from salience.paper.analyses import Material, largest_loss, tracking
 from salience.paper.measures import Arrival, Trace
-from salience.paper.tasks import replaced
 
 SCALE = 0.0002  # 4 steps for MNIST, 10 for CIFAR-10, 20 for Penn Treebank
 SEEDS = 2

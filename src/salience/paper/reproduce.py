@@ -26,8 +26,9 @@ from salience.errors import ArgumentError
 from salience.paper.analyses import NAMES, Analysis, Material
 from salience.paper.claims import Claim, paragraph
 from salience.paper.measures import Trace
+from salience.paper.networks import Size
 from salience.paper.targets import TARGETS, Study, Target
-from salience.paper.tasks import Size, make_task
+from salience.paper.tasks import make_task
 
 __all__ = ["TARGETS", "Outcome", "Settings", "Stage", "finish", "prepare", "reproduce"]
 
