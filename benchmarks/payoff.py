@@ -1,13 +1,13 @@
-"""How soon ``auto`` reaches the train loss at which uniform sampling ends, and at what test error.
+"""When ``auto`` reaches uniform's final train loss, and its test error in equal time.
 
-Every case is one ``salience compare`` with both methods side by side, three seeds, the small
-networks, and a constant and a decayed learning rate. Two cases are made to go wrong (wrong labels,
-a long tail), and one cannot pay (labels at random). An interrupted benchmark goes on where it was.
+Every case is one ``salience compare`` of both methods, interleaved: three seeds, the small
+networks, a constant and a decayed learning rate. Two cases are hard (wrong labels, a long tail),
+and one cannot pay (random labels). An interrupted benchmark resumes.
 
-    python benchmarks/time_to_target.py --data-dir data            # several hours on two cores
-    python benchmarks/time_to_target.py --data-dir data --cases mnist,wrong-labels
-    python benchmarks/time_to_target.py --cases digits             # two minutes, no download
-    python benchmarks/time_to_target.py --table                    # of what is there already
+    python benchmarks/payoff.py --data-dir data            # several hours on two cores
+    python benchmarks/payoff.py --data-dir data --cases mnist,wrong-labels
+    python benchmarks/payoff.py --cases digits             # two minutes, no download
+    python benchmarks/payoff.py --table                    # of finished cases
 """
 
 import argparse
@@ -69,8 +69,7 @@ def at_equal_time(run: list[Any], seconds: float) -> Any:
 def result(out: Path) -> dict[str, Any]:
     """What a finished comparison found, seed by seed: each against uniform from the same weights.
 
-    A run that is behind at equal time is measured there; one that is ahead is measured at its own
-    last evaluation, since it was not trained further.
+    A slower run is evaluated at uniform's time, a faster one at its last evaluation.
     """
     comparison = read_comparison(out)
     rows, summary = comparison.rows, comparison.summary["methods"][OURS]
@@ -140,7 +139,7 @@ def main() -> None:
     )
     parser.add_argument("--cases", default=",".join(name for name in CASES if name != "digits"))
     parser.add_argument("--schedules", help="some of the schedules of each case: constant, cosine")
-    parser.add_argument("--out", type=Path, default=Path("runs/time-to-target"))
+    parser.add_argument("--out", type=Path, default=Path("runs/payoff"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="of each run, instead of each case's own")
