@@ -1,8 +1,5 @@
 """The built-in tasks, and a user's task from ``path/to/file.py:make_task``."""
 
-import importlib.util
-import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from salience.compare.demo import adam, digits_task, wrong
-from salience.compare.training import Schedule, Task, constant
+from salience.compare.digits import digits_task
+from salience.compare.task import SCHEDULES, Task, adam, cross_entropy, own_task, stepped, wrong
 from salience.errors import ArgumentError
 from salience.paper.data.cifar10 import cifar10, cifar10_augmented
 from salience.paper.data.images import Images
@@ -22,24 +19,11 @@ from salience.paper.data.ptb import Words, penn_treebank
 from salience.paper.hard_cases import long_tail, rarest_third, wrong_labels
 from salience.paper.networks import Size, cifar10_network, mnist_network, ptb_network
 
-__all__ = ["PROBE", "SCHEDULES", "STEPS", "TASK_NAMES", "make_task"]
+__all__ = ["PROBE", "STEPS", "TASK_NAMES", "make_task"]
 
 # Iterations in the paper; the digits are ours.
 STEPS = {"digits": 1600, "mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
 PROBE = 10_000  # examples of each set in an evaluation
-
-
-def stepped(done: float) -> float:
-    """A tenth of the learning rate for the last three tenths, as the paper did for CIFAR-10."""
-    return 1.0 if done < 0.7 else 0.1
-
-
-def cosine(done: float) -> float:
-    """From the full learning rate to 0 along half a cosine."""
-    return 0.5 * (1 + math.cos(math.pi * done))
-
-
-SCHEDULES: dict[str, Schedule] = {"constant": constant, "stepped": stepped, "cosine": cosine}
 
 
 def make_task(
@@ -59,7 +43,7 @@ def make_task(
     if size not in ("small", "paper"):
         raise ArgumentError(f"model must be small or paper; got {size!r}")
     if ":" in name:
-        task = _load(name)
+        task = own_task(name)
     elif name in TASK_NAMES:
         task = _BUILDERS[name](size, data_dir)
     else:
@@ -72,9 +56,7 @@ def make_task(
 
 
 def _digits(size: Size, data_dir: Path | None) -> Task:  # noqa: ARG001
-    task = digits_task()
-    images = task.train.tensors[0]  # type: ignore[attr-defined]
-    return replace(task, show=partial(_scaled, images))
+    return digits_task()
 
 
 def _mnist(size: Size, data_dir: Path | None) -> Task:
@@ -148,7 +130,7 @@ def _task(name: str, train: Any, test: Any, network: Any, **more: Any) -> Task:
         test=test,
         model=network,
         optimizer=adam,
-        loss=partial(nn.functional.cross_entropy, reduction="none"),
+        loss=cross_entropy,
         batch_size=128,
         collate=train.collate,
         **more,
@@ -160,34 +142,7 @@ def _picture(images: Tensor, index: int) -> Tensor:
     return images[index % len(images)].float() / 255
 
 
-def _scaled(images: Tensor, index: int) -> Tensor:
-    image = images[index]
-    return (image - image.min()) / (image.max() - image.min()).clamp(min=1e-6)
-
-
 def _sentence(words: Words, index: int) -> str:
     context, target = words[index]
     before = [words.vocabulary[int(i)] for i in context if int(i)]
     return f"{' '.join(before)} [{words.vocabulary[int(target)]}]".strip()
-
-
-def _load(spec: str) -> Task:
-    """``path/to/file.py:make_task``: the Task that the function returns."""
-    path, _, name = spec.rpartition(":")
-    if not Path(path).is_file():
-        raise ArgumentError(f"there is no file {path}: write path/to/file.py:make_task")
-    module_spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module
-    module_spec.loader.exec_module(module)
-    make = getattr(module, name, None)
-    if not callable(make):
-        raise ArgumentError(f"{path} has no function {name!r}: name the one that returns a Task")
-    task = make()
-    if not isinstance(task, Task):
-        raise ArgumentError(
-            f"{spec} returned {type(task).__name__}: it must return a salience.compare.Task"
-        )
-    return task
