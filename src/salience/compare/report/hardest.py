@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from salience.compare.reading import Example
 from salience.compare.report import numbers
-from salience.compare.report.reading import Example
 
 __all__ = ["Card", "cards", "data_uri", "sparkline"]
 

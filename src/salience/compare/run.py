@@ -1,116 +1,30 @@
 """One network, one method, one seed: a training run that can be advanced and evaluated.
 
-Everything a comparison does is made of these runs. The loop is the one of the README, so what is
-measured is what users get.
+Every comparison is made of these runs. The loop is the one of the README, so what is measured is
+what users get.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict, final
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from salience.errors import ArgumentError
-from salience.loader import ImportanceLoader
+from salience import ImportanceLoader
+from salience.compare.methods import Method
+from salience.compare.task import Task, constant
 
-__all__ = [
-    "MEASURED",
-    "Method",
-    "Row",
-    "Run",
-    "Schedule",
-    "Task",
-    "constant",
-    "interleave",
-    "warm_up",
-]
+__all__ = ["MEASURED", "Row", "Run", "warm_up"]
 
 EVALUATION_BATCH = 512
 WARM_UP_STEPS = 5
-# Measurements choose their examples by this seed, which nobody gives a run. By the seed of a run
-# they would be the very first ones that uniform sampling with that seed trains on.
+# Measurements choose their examples by this seed, which no run is given. With the seed of a run
+# they would be the very first ones that uniform sampling trains on.
 MEASURED = 7_291_646_310
-
-Schedule = Callable[[float], float]
-"""From the share of the training that is done to a factor of the learning rate."""
-
-
-def constant(done: float) -> float:  # noqa: ARG001
-    """The same learning rate throughout."""
-    return 1.0
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is learned: data whose batches are (input, target), network, loss and optimizer.
-
-    ``loss`` and ``wrong`` take (output, target) and answer for each example: how bad, and whether
-    it counts as an error; without ``wrong`` the test measure is the perplexity. ``probe``: how
-    many examples of each set an evaluation looks at, always the same ones (None: all).
-    ``show``: an example for people, as an image tensor [C, H, W] in 0 .. 1 or as text.
-    ``rare``: of targets, which are rare; evaluations then also give the error among those.
-    """
-
-    name: str
-    train: Dataset[Any]
-    test: Dataset[Any]
-    model: Callable[[], nn.Module]
-    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    wrong: Callable[[Tensor, Tensor], Tensor] | None
-    batch_size: int
-    collate: Callable[[Any], Any] | None = None
-    schedule: Schedule = constant
-    probe: int | None = None
-    show: Callable[[int], Any] | None = None
-    rare: Callable[[Tensor], Tensor] | None = None
-
-    def losses(self, model: nn.Module, batch: Any) -> Tensor:
-        """Per-example losses of a batch, as scores that need the model want them."""
-        x, y = batch
-        return self.loss(model(x), y)
-
-
-@dataclass(frozen=True)
-class Method:
-    """How examples are chosen: a name for tables, the bias k, further options of the loader.
-
-    ``score`` makes a score of its own kind from the task and the model.
-    """
-
-    name: str
-    k: float
-    options: Mapping[str, Any] = field(default_factory=dict)
-    score: Callable[[Task, nn.Module], Any] | None = None
-
-    def loader(self, task: Task, model: nn.Module, seed: int) -> ImportanceLoader:
-        options = dict(self.options)
-        if self.score is not None:
-            options["score"] = self.score(task, model)
-        # Without short batches at the end of a pass, a step costs and teaches the same for all.
-        loader = ImportanceLoader(
-            task.train,
-            task.batch_size,
-            k=self.k,
-            seed=seed,
-            model=model,
-            loss=task.losses,
-            drop_last=True,
-            collate_fn=task.collate,
-            **options,
-        )
-        if len(loader) == 0:
-            raise ArgumentError(
-                f"batch_size {task.batch_size} is larger than the training set of task "
-                f"{task.name!r}: make the batch smaller"
-            )
-        return loader
 
 
 class Row(TypedDict):
@@ -135,9 +49,9 @@ class Row(TypedDict):
 class Run:
     """One training run. Methods with the same seed start from the same weights.
 
-    The run keeps its own random state (initial weights, dropout), so it goes the same way alone
-    as it does interleaved with others. ``steps`` or ``seconds`` is the whole length, for the
-    schedule of the learning rate.
+    The run keeps its own random state (initial weights, dropout), so that runs that are
+    interleaved do not influence each other. ``steps`` or ``seconds`` is its budget, the whole
+    length of the training.
     """
 
     def __init__(
@@ -168,8 +82,17 @@ class Run:
         """The position in the training set of entry ``place`` of ``train_losses``."""
         return self._train.indices[place] if isinstance(self._train, Subset) else place
 
+    def advance_to(self, share: float) -> None:
+        """Train until this share of the budget is used, 0 to 1."""
+        steps, seconds = self._budget
+        if seconds is None:
+            self.advance(round(share * (steps or 0)) - self.step)
+            return
+        while self.seconds < share * seconds:
+            self.advance(1)
+
     def advance(self, steps: int) -> None:
-        """Train for ``steps`` more steps, on the clock."""
+        """Train for ``steps`` more steps; only this counts as training time."""
         self.model.train()
         with self._own_randomness():
             started = time.perf_counter()
@@ -200,8 +123,14 @@ class Run:
             return min(self.seconds / seconds, 1.0)
         return min(self.step / steps, 1.0) if steps else 0.0
 
+    def rows(self, evaluations: int) -> Iterator[Row]:
+        """The whole run, evaluated before its first step and ``evaluations`` times after it."""
+        for block in range(evaluations + 1):
+            self.advance_to(block / evaluations)
+            yield self.evaluate()
+
     def evaluate(self) -> Row:
-        """Losses and errors off the clock; training continues undisturbed."""
+        """Losses and errors, without changing anything that the training depends on."""
         self.model.eval()
         self.train_losses, *_ = self._measure(self._train)
         test_losses, test_wrong, rare = self._measure(self._test)
@@ -246,7 +175,7 @@ class Run:
             self._random = torch.get_rng_state()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly, for ``torch.load(weights_only=True)``."""
+        """Everything needed to continue exactly, for ``torch.load(weights_only=True)``."""
         return {
             "step": self.step,
             "examples": self.examples,
@@ -258,7 +187,7 @@ class Run:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken."""
+        """Continue where ``state_dict`` was taken."""
         self.step, self.examples = state["step"], state["examples"]
         self.seconds, self._random = state["seconds"], state["random"]
         self.model.load_state_dict(state["model"])
@@ -267,21 +196,8 @@ class Run:
         self._batches = _endless(self.loader)
 
 
-def interleave(runs: Sequence[Run], steps: int, evaluations: int) -> Iterator[Row]:
-    """Take all runs to ``steps`` together, block by block, and evaluate each after each block.
-
-    Whatever else the machine does meanwhile slows all runs alike, and the order turns round after
-    each block, so that no run always comes first.
-    """
-    yield from (run.evaluate() for run in runs)
-    for block, goal in enumerate(_goals(steps, evaluations)):
-        for run in runs if block % 2 == 0 else reversed(runs):
-            run.advance(goal - run.step)
-            yield run.evaluate()
-
-
 def warm_up(task: Task, methods: Iterable[Method]) -> None:
-    """Let torch set itself up before the clock starts; else the first run would pay for all."""
+    """Let torch initialise itself before anything is timed; else the first run would pay for it."""
     for method in methods:
         run = Run(task, method, seed=0)
         run.advance(WARM_UP_STEPS)
@@ -290,12 +206,6 @@ def warm_up(task: Task, methods: Iterable[Method]) -> None:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts) if parts else torch.empty(0)
-
-
-def _goals(steps: int, evaluations: int) -> list[int]:
-    """The steps after which to evaluate: evenly spaced, the last one ``steps``."""
-    blocks = min(steps, evaluations)
-    return [steps * (block + 1) // blocks for block in range(blocks)]
 
 
 def _endless(loader: ImportanceLoader) -> Iterator[Any]:
@@ -313,7 +223,7 @@ def _probe(dataset: Dataset[Any], size: int | None) -> Dataset[Any]:
 
 
 def _in_order(dataset: Dataset[Any], collate: Callable[[Any], Any] | None) -> Iterable[Any]:
-    """Batches for evaluation. Tensors are cut where they lie; collating them again takes longer."""
+    """Batches for evaluation. Tensors are split in place, which is faster than collating them."""
     if isinstance(dataset, TensorDataset):
         return zip(*(torch.split(t, EVALUATION_BATCH) for t in dataset.tensors), strict=True)
     return DataLoader(dataset, EVALUATION_BATCH, collate_fn=collate)

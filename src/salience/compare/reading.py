@@ -1,5 +1,6 @@
 """A run directory, read back and checked once: everything that a report is made of."""
 
+import gzip
 import json
 import math
 from collections.abc import Iterator
@@ -10,15 +11,14 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from salience.compare.summary import Spread, Summary, summarize
-from salience.compare.training import Row
+from salience.compare.methods import BASELINE
+from salience.compare.run import Row
+from salience.compare.summary import Summary, summarize, tested_by
 from salience.errors import ArgumentError, SalienceError
 
 __all__ = ["Comparison", "Example", "read_comparison"]
 
 LOSSES = ("train_loss", "train_max_loss", "test_loss")
-TESTS = ("test_error", "test_perplexity")
-RATIOS = ("step_cost_ratio", "time_to_target_ratio", "steps_to_target_ratio")
 MOST_CHANNELS = 4
 
 
@@ -35,7 +35,7 @@ class Example:
 
 
 class Comparison(NamedTuple):
-    """What experiments wrote. Numbers that were not finite are nan; absent ratios are None.
+    """What a comparison wrote, and the summary of its rows. What was not finite is nan.
 
     ``finished`` is False where there is no ``summary.json`` yet: then the summary is of the rows
     so far, without a target and without ratios to it.
@@ -53,11 +53,13 @@ def read_comparison(directory: Path) -> Comparison:
     if not directory.is_dir():
         raise ArgumentError(f"there is no directory {directory}: name one a comparison wrote to")
     config = _read_config(directory / "config.json")
-    rows = _read_rows(directory / "runs.jsonl")
+    rows = _in_order(_read_rows(directory / "runs.jsonl"), config)
+    hardest = _read_hardest(directory / "hardest.json")
     finished = (directory / "summary.json").exists()
-    summary = _read_summary(directory / "summary.json") if finished else _so_far(rows, config)
-    _check_rows(rows, summary, directory / "runs.jsonl")
-    return Comparison(config, rows, summary, _read_hardest(directory / "hardest.json"), finished)
+    if finished:
+        _check_whole(rows, config, directory / "runs.jsonl")
+    summary = summarize(rows, rows[0]["method"])
+    return Comparison(config, rows, summary if finished else _open(summary), hardest, finished)
 
 
 @contextmanager
@@ -89,19 +91,25 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_rows(path: Path) -> list[Row]:
     """All rows; a last line that was cut off in the middle of writing does not count."""
-    rows: list[Row] = []
     with _readable(path):
-        lines = path.read_text(encoding="utf-8").split("\n")
-        cut_off = lines.pop()
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                rows.append(_row(line, number))
+        *lines, cut_off = _lines(path)
+        rows = [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
         rows += _whole(cut_off, len(lines) + 1)
+        for row in rows:
+            _ = row[tested_by(rows[0])]  # all methods are tested alike
     if not rows:
         raise ArgumentError(
             f"{path} has no rows: nothing has been measured yet; run the comparison first"
         )
     return rows
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file, or of its compressed form where only that is there."""
+    packed = path.with_name(f"{path.name}.gz")
+    if packed.exists() and not path.exists():
+        return gzip.decompress(packed.read_bytes()).decode().split("\n")
+    return path.read_text(encoding="utf-8").split("\n")
 
 
 def _whole(line: str, number: int) -> list[Row]:
@@ -118,8 +126,8 @@ def _row(line: str, number: int) -> Row:
         row["method"], row["task"] = _text(row["method"]), _text(row["task"])
         row["seed"], row["step"] = int(row["seed"]), int(row["step"])
         row["seconds"] = float(row["seconds"])
-        measured = (*LOSSES, TESTS[1] if TESTS[1] in row else TESTS[0])
-        row |= {name: _number(row[name]) for name in measured}
+        tested = "test_perplexity" if "test_perplexity" in row else "test_error"
+        row |= {name: _number(row[name]) for name in (*LOSSES, tested)}
     except KeyError as error:
         raise ValueError(f"line {number}: no {error}") from error
     except (TypeError, ValueError, OverflowError) as error:
@@ -127,56 +135,24 @@ def _row(line: str, number: int) -> Row:
     return cast(Row, row)
 
 
-def _read_summary(path: Path) -> Summary:
-    with _readable(path):
-        raw = _mapping(json.loads(path.read_text(encoding="utf-8")))
-        methods = {name: _method(each) for name, each in _mapping(raw["methods"]).items()}
-        baseline = _text(raw["baseline"])
-        _one_test(methods, methods[baseline]["final"])
-        summary = {
-            "task": _text(raw["task"]),
-            "baseline": baseline,
-            "target_train_loss": _number(raw["target_train_loss"]),
-            "methods": methods,
-        }
-        return cast(Summary, summary)
+def _in_order(rows: list[Row], config: dict[str, Any]) -> list[Row]:
+    """Methods in the order of the configuration, the baseline first."""
+    planned = [BASELINE, *map(_name, config.get("methods") or [])]
+    names = dict.fromkeys([*planned, *(row["method"] for row in rows)])
+    return [row for name in names for row in rows if row["method"] == name]
 
 
-def _method(raw: Any) -> dict[str, Any]:
-    """One method of the summary, with None for each ratio that is absent."""
-    final = _mapping(_mapping(raw)["final"])
-    read = {name: _spread(each) for name, each in final.items() if name != "step"}
-    _ = read["train_loss"]
-    return {
-        **{name: _optional(raw.get(name)) for name in RATIOS},
-        "seeds_to_target": [_optional(each) for each in raw.get("seeds_to_target") or ()],
-        "final": {"step": int(final.get("step") or 0), **read},
-        "n": int(raw.get("n") or read["train_loss"]["n"]),
-    }
+def _check_whole(rows: list[Row], config: dict[str, Any], path: Path) -> None:
+    missing = {*map(_name, config.get("methods") or [])} - {row["method"] for row in rows}
+    if missing:
+        raise ArgumentError(
+            f"{path} has no rows of {min(missing)!r}, which config.json names: "
+            f"run the comparison again, which writes both anew"
+        )
 
 
-def _one_test(methods: dict[str, dict[str, Any]], baseline: dict[str, Any]) -> None:
-    """All methods by the baseline's test measure; nan where it was not recorded."""
-    measure = TESTS[1] if TESTS[1] in baseline else TESTS[0]
-    for method in methods.values():
-        for other in {*TESTS} - {measure}:
-            method["final"].pop(other, None)
-        method["final"].setdefault(measure, Spread(mean=math.nan, std=None, n=method["n"]))
-
-
-def _spread(raw: Any) -> Spread:
-    value = _mapping(raw)
-    std, n = _optional(value.get("std")), int(value.get("n") or 1)
-    return Spread(mean=_number(value["mean"]), std=std, n=n)
-
-
-def _so_far(rows: list[Row], config: dict[str, Any]) -> Summary:
-    """The summary of an unfinished comparison: no target yet, and so no ratio to it."""
-    names = dict.fromkeys(row["method"] for row in rows)
-    planned = [_name(each) for each in config.get("methods") or []]
-    in_order = [name for name in dict.fromkeys([*planned, *names]) if name in names]
-    baseline = "uniform" if "uniform" in names else in_order[0]
-    summary = summarize([r for name in in_order for r in rows if r["method"] == name], baseline)
+def _open(summary: Summary) -> Summary:
+    """Of an unfinished comparison: no target yet, and so no ratio to it."""
     summary["target_train_loss"] = math.nan
     for method in summary["methods"].values():
         method["time_to_target_ratio"] = method["steps_to_target_ratio"] = None
@@ -186,16 +162,6 @@ def _so_far(rows: list[Row], config: dict[str, Any]) -> Summary:
 
 def _name(method: Any) -> str:
     return str(method.get("name")) if isinstance(method, dict) else str(method)
-
-
-def _check_rows(rows: list[Row], summary: Summary, path: Path) -> None:
-    """Every method that was summed up has rows to be drawn from."""
-    missing = {*summary["methods"]} - {row["method"] for row in rows}
-    if missing:
-        raise ArgumentError(
-            f"{path} has no rows of {min(missing)!r}, which summary.json names: "
-            f"run the comparison again, which writes both anew"
-        )
 
 
 def _read_hardest(path: Path) -> dict[str, list[Example]]:
@@ -247,7 +213,3 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} in place of a number")
     return math.nan if value is None else float(value)
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else _number(value)
