@@ -37,10 +37,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from salience import ImportanceLoader, ImportanceSampler
 from salience.batches.rows import Stacked
-from salience.compare import demo
-from salience.compare.digits import digits
+from salience.compare.digits import digits, network
+from salience.compare.directory import environment
 from salience.compare.methods import make_method
-from salience.compare.records import environment
 from salience.loader import switch as auto
 from salience.paper.data.examples import Examples
 from salience.paper.networks import WORDS, cifar10_network, mnist_network, ptb_network
@@ -145,7 +144,7 @@ CASES = {
     "fast": Case(lambda: Vectors(*noise(25_600, 256).tensors), partial(perceptron, 192), 50),
     # Read one by one, as DataLoader does; ours reads tensors a batch at a time.
     "fast-tensors": Case(partial(noise, 25_600, 256), partial(perceptron, 128), 50),
-    "demo": Case(partial(digits, train=True), demo.network, 11),
+    "demo": Case(partial(digits, train=True), network, 11),
     **paper_cases("paper", 20 * BATCH, 1),  # a pass of 20 steps, because each takes so long
     **paper_cases("small", 100 * BATCH, 10),
 }

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
-from salience.compare.report.reading import read_comparison
-from salience.compare.summary import summarize, tested_by
+from salience.compare.reading import read_comparison
+from salience.compare.summary import by_seed, summarize, tested_by
 
 
 class Case(NamedTuple):
@@ -55,12 +55,6 @@ def compare(case: Case, schedule: str, out: Path, options: argparse.Namespace) -
     subprocess.run(command, check=True)
 
 
-def runs(rows: list[Any], method: str) -> list[list[Any]]:
-    """The rows of each seed, in the order of its steps."""
-    seeds = sorted({row["seed"] for row in rows})
-    return [[row for row in rows if (row["method"], row["seed"]) == (method, s)] for s in seeds]
-
-
 def at_equal_time(run: list[Any], seconds: float) -> Any:
     """The last evaluation of a run within ``seconds`` of training."""
     return [row for row in run if row["seconds"] <= seconds][-1]
@@ -73,7 +67,7 @@ def result(out: Path) -> dict[str, Any]:
     """
     comparison = read_comparison(out)
     rows, summary = comparison.rows, comparison.summary["methods"][OURS]
-    ours, base = runs(rows, OURS), runs(rows, BASELINE)
+    ours, base = by_seed(rows, OURS), by_seed(rows, BASELINE)
     measure = tested_by(rows[0])
     alone = [summarize(b + o)["methods"][OURS] for b, o in zip(base, ours, strict=True)]
     equal = [at_equal_time(run, b[-1]["seconds"]) for run, b in zip(ours, base, strict=True)]

@@ -15,14 +15,6 @@ from salience.paper.networks import (
 SIZES = ("paper", "small")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def count(network):
     return sum(parameter.numel() for parameter in network.parameters())
 

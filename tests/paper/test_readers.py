@@ -31,14 +31,6 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 UNPACKED = Path(tempfile.gettempdir()) / "salience-test-data"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # Small files in each format.
 
 PIXELS = np.arange(3 * 2 * 4, dtype=np.uint8).reshape(3, 2, 4) * 10
