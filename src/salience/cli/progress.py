@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from salience.compare.report import numbers
-from salience.compare.training import Row
+from salience.compare.run import Row
 
 __all__ = ["watch"]
 

@@ -24,7 +24,16 @@ import salience
 from salience.compare.run import Row
 from salience.errors import ArgumentError
 
-__all__ = ["RunFile", "add_row", "begin", "environment", "finite", "write", "write_rows"]
+__all__ = [
+    "RunFile",
+    "add_row",
+    "begin",
+    "environment",
+    "finite",
+    "read_config",
+    "write",
+    "write_rows",
+]
 
 # Made from the rows: not valid any more once a directory is begun again.
 DERIVED = (
@@ -43,7 +52,7 @@ def begin(
     ``config`` holds what decides the results; ``environment`` is added to it.
     """
     config = {**config, **environment()}
-    before = _config(directory / "config.json")
+    before = read_config(directory)
     if before is not None and resume:
         _refuse_other(before, config, directory)
     elif before is not None and not replace:
@@ -59,7 +68,9 @@ def begin(
     write(directory / "config.json", config)
 
 
-def _config(path: Path) -> dict[str, Any] | None:
+def read_config(directory: Path) -> dict[str, Any] | None:
+    """The configuration of what is already there; None for a new directory."""
+    path = directory / "config.json"
     if not path.exists():
         return None
     try:

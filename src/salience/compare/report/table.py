@@ -78,9 +78,9 @@ def rich_table(found: Comparison) -> "Table":
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, caption=note(found), caption_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in found.summary["methods"]:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
     for row in [*zip(columns(found), *cells(found), strict=True)][1:]:
         table.add_row(*row)
     return table
