@@ -1,4 +1,4 @@
-"""The built-in tasks, and a user's task from ``path/to/file.py:make_task``."""
+"""The paper's tasks, and hard cases made from its data."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from salience.compare.digits import digits_task
-from salience.compare.task import SCHEDULES, Task, adam, cross_entropy, own_task, stepped, wrong
+from salience.compare.task import Task, adam, cross_entropy, stepped, wrong
 from salience.errors import ArgumentError
 from salience.paper.data.cifar10 import cifar10, cifar10_augmented
 from salience.paper.data.images import Images
@@ -21,42 +20,18 @@ from salience.paper.networks import Size, cifar10_network, mnist_network, ptb_ne
 
 __all__ = ["PROBE", "STEPS", "TASK_NAMES", "make_task"]
 
-# Iterations in the paper; the digits are ours.
-STEPS = {"digits": 1600, "mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
+# Iterations in the paper.
+STEPS = {"mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
 PROBE = 10_000  # examples of each set in an evaluation
 
 
 def make_task(
-    name: str,
-    *,
-    size: Size = "small",
-    data_dir: Path | None = None,
-    schedule: str | None = None,
-    probe: int | None = PROBE,
+    name: str, *, size: Size = "small", data_dir: Path | None = None, probe: int | None = PROBE
 ) -> Task:
-    """A built-in task by name, or a user's task by file and function.
-
-    ``schedule`` None is the paper's: stepped for CIFAR-10, constant for the others.
-    """
-    if schedule is not None and schedule not in SCHEDULES:
-        raise ArgumentError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
-    if size not in ("small", "paper"):
-        raise ArgumentError(f"model must be small or paper; got {size!r}")
-    if ":" in name:
-        task = own_task(name)
-    elif name in TASK_NAMES:
-        task = _BUILDERS[name](size, data_dir)
-    else:
-        raise ArgumentError(
-            f"task must be one of {', '.join(TASK_NAMES)} or path/to/file.py:make_task; "
-            f"got {name!r}"
-        )
-    chosen = task.schedule if schedule is None else SCHEDULES[schedule]
-    return replace(task, schedule=chosen, probe=probe if task.probe is None else task.probe)
-
-
-def _digits(size: Size, data_dir: Path | None) -> Task:  # noqa: ARG001
-    return digits_task()
+    """A task of the paper, or one of the hard cases made from its data."""
+    if name not in _BUILDERS:
+        raise ArgumentError(f"task must be one of {', '.join(TASK_NAMES)}; got {name!r}")
+    return replace(_BUILDERS[name](size, data_dir), probe=probe)
 
 
 def _mnist(size: Size, data_dir: Path | None) -> Task:
@@ -106,7 +81,6 @@ def _ptb(size: Size, data_dir: Path | None) -> Task:
 
 
 _BUILDERS = {
-    "digits": _digits,
     "mnist": _mnist,
     "cifar10": _cifar10,
     "ptb": _ptb,
