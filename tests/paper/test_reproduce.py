@@ -16,9 +16,9 @@ from salience.compare.digits import digits_task
 from salience.compare.run import Row
 from salience.compare.task import Task
 from salience.errors import ArgumentError
-from salience.paper import reproduce, stages
+from salience.paper import stages
 from salience.paper.figures import write_figures
-from salience.paper.reproduce import TARGETS, Outcome, Settings, Stage, finish
+from salience.paper.reproduce import TARGETS, Outcome, Settings, Stage, finish, prepare
 
 SCALE = 0.0002  # 4 steps for MNIST, 10 for CIFAR-10, 20 for Penn Treebank
 SEEDS = 2
@@ -60,7 +60,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(name: str, out: Path, *, resume: bool = False, **more: Any) -> list[Row]:
     settings = Settings(**{"scale": SCALE, "model": "small", "seeds": SEEDS, **more})
-    return list(reproduce.reproduce(name, settings, out, resume=resume))
+    parts = prepare(name, settings, out, resume=resume)
+    return [row for part in parts for row in part.rows()]
 
 
 @pytest.mark.usefixtures("_tasks")
@@ -81,7 +82,7 @@ def test_a_target_from_end_to_end(name: str, out: Path) -> None:
 
 
 def check_figure(name: str, at: Path, outcome: Outcome) -> None:
-    (chart,) = outcome.charts
+    (chart,) = outcome.found.charts
     assert (at / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     page = (at / f"{name}.html").read_text()
     assert "Plotly.react" in page
@@ -99,8 +100,8 @@ def check_result(name: str, at: Path, outcome: Outcome) -> None:
     result = json.loads((at / "result.json").read_text())
     assert (result["target"], result["scale"]) == (name, SCALE)
     assert result["config"]["versions"]["torch"] == torch.__version__
-    assert len({claim["name"] for claim in result["claims"]}) == len(outcome.claims) > 0
-    for claim, written in zip(outcome.claims, result["claims"], strict=True):
+    assert len({claim["name"] for claim in result["claims"]}) == len(outcome.found.claims) > 0
+    for claim, written in zip(outcome.found.claims, result["claims"], strict=True):
         assert (written["holds"], written["verdict"]) == (claim.holds, claim.verdict)
         assert written["numbers"]
         assert claim.sentence in result["paragraph"]
@@ -113,7 +114,7 @@ def test_the_table_is_beside_the_papers(out: Path) -> None:
     run("table1", out, resume=(out / "table1").exists())
     outcome = finish("table1", out)
     write_figures(outcome)
-    (table,) = outcome.tables
+    (table,) = outcome.found.tables
     assert len(table.rows) == 3 * 3 * 5
     first = dict(zip(table.columns, table.rows[2], strict=True))
     assert (first["task"], first["epoch"], first["method"]) == ("mnist", 5, "loss k=0.5")
@@ -152,7 +153,8 @@ def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
 def test_an_unfinished_target_is_not_judged(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="run the target"):
         finish("fig1b", tmp_path)
-    rows = reproduce.reproduce("fig1b", Settings(SCALE, "small", 1), tmp_path)
+    (stage,) = prepare("fig1b", Settings(SCALE, "small", 1), tmp_path)
+    rows = stage.rows()
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match="not finished"):
@@ -164,7 +166,7 @@ def test_one_task_of_several(tmp_path: Path) -> None:
     run("table1", tmp_path, task="ptb")
     outcome = finish("table1", tmp_path, task="ptb")
     assert outcome.directory == tmp_path / "table1-ptb"
-    assert {row[0] for row in outcome.tables[0].rows} == {"ptb"}
+    assert {row[0] for row in outcome.found.tables[0].rows} == {"ptb"}
 
 
 @pytest.mark.parametrize(

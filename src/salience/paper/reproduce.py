@@ -1,4 +1,4 @@
-"""Run a target and judge it: ``prepare`` or ``reproduce``, then ``finish``.
+"""Run a target and judge it: ``prepare``, the rows of each stage, then ``finish``.
 
 A target consists of studies: runs of some methods on one task, through ``compare``, so they can be
 interrupted and spread over processes. Runs are in ``OUT/runs``, the results in ``OUT/TARGET``.
@@ -6,49 +6,31 @@ interrupted and spread over processes. Runs are in ``OUT/runs``, the results in 
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from salience.compare import directory
-from salience.compare.charts import Chart, Table, cells
-from salience.compare.run import Row
+from salience.compare.charts import Table, cells
 from salience.errors import ArgumentError
 from salience.paper.analysis import Analysis, Material
-from salience.paper.claims import Claim, paragraph
+from salience.paper.claims import paragraph
 from salience.paper.stages import Settings, Stage
 from salience.paper.targets import TARGETS, Study, Target
 
-__all__ = ["TARGETS", "Outcome", "Settings", "Stage", "finish", "prepare", "reproduce"]
+__all__ = ["TARGETS", "Outcome", "Settings", "Stage", "finish", "prepare"]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The result of a target, and the files that were written."""
 
-    target: Target
     directory: Path
-    charts: list[Chart]
-    claims: list[Claim]
-    tables: list[Table]
+    found: Analysis
     paragraph: str
     files: list[Path]
-
-
-def reproduce(
-    name: str,
-    settings: Settings,
-    out: Path,
-    *,
-    data_dir: Path | None = None,
-    jobs: int = 1,
-    resume: bool = False,
-) -> Iterator[Row]:
-    """Train everything that target ``name`` needs; ``finish`` then judges it."""
-    stages = prepare(name, settings, out, data_dir=data_dir, jobs=jobs, resume=resume)
-    return (row for stage in stages for row in stage.rows(jobs))
 
 
 def prepare(
@@ -111,7 +93,7 @@ def finish(name: str, out: Path, task: str | None = None) -> Outcome:
     text = paragraph(begin, found.claims)
     contents = _contents(target, config, found, text)
     files = [directory.write(place / file, content) for file, content in contents.items()]
-    return Outcome(target, place, found.charts, found.claims, found.tables, text, files)
+    return Outcome(place, found, text, files)
 
 
 def _contents(

@@ -5,7 +5,8 @@ The caller checks and renames the result.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -74,7 +75,9 @@ def _transfer(address: str, part: Path, timeout: float, progress: Progress) -> N
         start = _start(response, have, part)
         length = response.headers.get("Content-Length", "")
         total = start + int(length) if length.isdecimal() else None
-        with _opened(part, "ab" if start else "wb") as file:
+        with _writing(part):
+            file = part.open("ab" if start else "wb")
+        with file:
             there = _copy(response, file, start, total, progress)
             os.fsync(file.fileno())  # on the disk before the rename
     if total is not None and there < total:
@@ -95,10 +98,11 @@ def _copy(
     response: HTTPResponse, file: BinaryIO, there: int, total: int | None, progress: Progress
 ) -> int:
     progress(there, total)
-    while chunk := response.read1(
-        CHUNK
-    ):  # read1: what has arrived is saved even if the rest never does
-        _write(file, chunk)
+    # read1 returns what has arrived, so that it is saved even if the rest never does.
+    while chunk := response.read1(CHUNK):
+        with _writing(Path(file.name)):
+            file.write(chunk)
+            file.flush()
         there += len(chunk)
         if there > MOST:
             raise DataError(f"{response.url} does not end: gave up after {there} bytes")
@@ -106,21 +110,10 @@ def _copy(
     return there
 
 
-def _opened(part: Path, mode: str) -> BinaryIO:
-    try:
-        return part.open(mode)  # type: ignore[return-value]
-    except OSError as error:
-        raise _unwritable(part, error) from error
-
-
-def _write(file: BinaryIO, chunk: bytes) -> None:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     """A full disk is not a network fault: report it at once, without another attempt."""
     try:
-        file.write(chunk)
-        file.flush()
+        yield
     except OSError as error:
-        raise _unwritable(Path(os.fsdecode(file.name)), error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot write {path}: {error.strerror or error}")
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
