@@ -1,13 +1,13 @@
-"""How soon ``auto`` reaches the train loss at which uniform sampling ends, and at what test error.
+"""When ``auto`` reaches uniform's final train loss, and its test error in equal time.
 
-Every case is one ``salience compare`` with both methods side by side, three seeds, the small
-networks, and a constant and a decayed learning rate. Two cases are made to go wrong (wrong labels,
-a long tail), and one cannot pay (labels at random). An interrupted benchmark goes on where it was.
+Every case is one ``salience compare`` of both methods, interleaved: three seeds, the small
+networks, a constant and a decayed learning rate. Two cases are hard (wrong labels, a long tail),
+and one cannot pay (random labels). An interrupted benchmark resumes.
 
-    python benchmarks/time_to_target.py --data-dir data            # several hours on two cores
-    python benchmarks/time_to_target.py --data-dir data --cases mnist,wrong-labels
-    python benchmarks/time_to_target.py --cases digits             # two minutes, no download
-    python benchmarks/time_to_target.py --table                    # of what is there already
+    python benchmarks/payoff.py --data-dir data            # several hours on two cores
+    python benchmarks/payoff.py --data-dir data --cases mnist,wrong-labels
+    python benchmarks/payoff.py --cases digits             # two minutes, no download
+    python benchmarks/payoff.py --table                    # of finished cases
 """
 
 import argparse
@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
-from salience.compare.report.reading import read_comparison
-from salience.compare.summary import summarize, tested_by
+from salience.compare.reading import read_comparison
+from salience.compare.summary import by_seed, summarize, tested_by
 
 
 class Case(NamedTuple):
@@ -55,12 +55,6 @@ def compare(case: Case, schedule: str, out: Path, options: argparse.Namespace) -
     subprocess.run(command, check=True)
 
 
-def runs(rows: list[Any], method: str) -> list[list[Any]]:
-    """The rows of each seed, in the order of its steps."""
-    seeds = sorted({row["seed"] for row in rows})
-    return [[row for row in rows if (row["method"], row["seed"]) == (method, s)] for s in seeds]
-
-
 def at_equal_time(run: list[Any], seconds: float) -> Any:
     """The last evaluation of a run within ``seconds`` of training."""
     return [row for row in run if row["seconds"] <= seconds][-1]
@@ -69,12 +63,11 @@ def at_equal_time(run: list[Any], seconds: float) -> Any:
 def result(out: Path) -> dict[str, Any]:
     """What a finished comparison found, seed by seed: each against uniform from the same weights.
 
-    A run that is behind at equal time is measured there; one that is ahead is measured at its own
-    last evaluation, since it was not trained further.
+    A slower run is evaluated at uniform's time, a faster one at its last evaluation.
     """
     comparison = read_comparison(out)
     rows, summary = comparison.rows, comparison.summary["methods"][OURS]
-    ours, base = runs(rows, OURS), runs(rows, BASELINE)
+    ours, base = by_seed(rows, OURS), by_seed(rows, BASELINE)
     measure = tested_by(rows[0])
     alone = [summarize(b + o)["methods"][OURS] for b, o in zip(base, ours, strict=True)]
     equal = [at_equal_time(run, b[-1]["seconds"]) for run, b in zip(ours, base, strict=True)]
@@ -140,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--cases", default=",".join(name for name in CASES if name != "digits"))
     parser.add_argument("--schedules", help="some of the schedules of each case: constant, cosine")
-    parser.add_argument("--out", type=Path, default=Path("runs/time-to-target"))
+    parser.add_argument("--out", type=Path, default=Path("runs/payoff"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="of each run, instead of each case's own")
