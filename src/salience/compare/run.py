@@ -125,12 +125,6 @@ class Run:
             return min(self.seconds / seconds, 1.0)
         return min(self.step / steps, 1.0) if steps else 0.0
 
-    def rows(self, evaluations: int) -> Iterator[Row]:
-        """The whole run, evaluated before its first step and ``evaluations`` times after it."""
-        for block in range(evaluations + 1):
-            self.advance_to(block / evaluations)
-            yield self.evaluate()
-
     def evaluate(self) -> Row:
         """Losses and errors, without changing anything that the training depends on."""
         self.model.eval()
