@@ -7,12 +7,14 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 __all__ = [
-    *("Bar", "Chart", "Line", "Look", "Panel", "Table"),
+    *("CROWD", "FEW", "Bar", "Chart", "Line", "Look", "Panel", "Table"),
     *("cells", "drawable", "looks", "spans_much"),
 ]
 
 COLOURS = 6  # besides the baseline's grey
 DASHES = ("solid", "dot", "dashdot")  # one after the other, for more than six labels
+FEW = 12  # points; so few are marked, since a line alone would not show where they are
+CROWD = 7  # labels; with more of them bands are paler
 MUCH = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 
 

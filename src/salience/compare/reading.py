@@ -181,7 +181,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float:
-    """A number; JSON's null stands for one that was not finite."""
+    """A number; JSON's null is one that was not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} in place of a number")
     return math.nan if value is None else float(value)

@@ -12,14 +12,12 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from salience.compare.charts import Chart, Line, Look, Panel, drawable, looks
+from salience.compare.charts import CROWD, FEW, Chart, Line, Look, Panel, drawable, looks
 
 __all__ = ["chart_html", "figures", "render", "script_json"]
 
-FEW_POINTS = 12  # so few are marked, since a line alone would not show where they are
 FEW_TICKS = 50.0  # largest over smallest value up to which an axis has 2 and 5 besides 1 and 10
 LONGEST = 32  # characters of a label beside the pointer; the legend has all of it
-CROWD = 7  # labels; with more of them bands are paler
 DASH_ARRAYS = {"solid": "none", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 
 
@@ -152,7 +150,7 @@ def _line(line: Line, panel: Panel, look: Look) -> dict[str, Any]:
         "x": line.x,
         "y": y,
         "customdata": [[*ends] for ends in zip(low, high, strict=True)],
-        "mode": "lines+markers" if len(line.x) <= FEW_POINTS else "lines",
+        "mode": "lines+markers" if len(line.x) <= FEW else "lines",
         "line": {"color": _colour(look), "dash": look.dash, "width": 2.4},
         "hovertemplate": "%{y:.3~g}" + panel.unit + around,
         "hoverlabel": {"namelength": -1},
@@ -168,7 +166,7 @@ def _level(panel: Panel) -> Iterator[dict[str, Any]]:
 
 
 def _bars(panel: Panel, styles: dict[str, Look]) -> Iterator[dict[str, Any]]:
-    """Labels and numbers stand above the bars, where they have room on a narrow screen too."""
+    """Labels and numbers are above the bars, where they have room on a narrow screen too."""
     for place, bar in enumerate(panel.bars):
         colour = _colour(styles[bar.label])
         shared = {"meta": [*styles].index(bar.label), "hoverinfo": "skip"}

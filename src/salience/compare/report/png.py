@@ -7,7 +7,7 @@ import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from salience.compare.charts import Bar, Chart, Look, Panel, drawable, looks
+from salience.compare.charts import CROWD, FEW, Bar, Chart, Look, Panel, drawable, looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,8 +19,6 @@ __all__ = ["PALETTE", "chart_png"]
 PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 INK = "#222222"
-FEW = 12  # points; so few are marked, since a line alone would not show where they are
-CROWD = 7  # labels; with more of them bands are paler
 LONGEST = 40  # characters of a label
 WIDTH = 5.2  # of a panel, in inches
 
