@@ -40,9 +40,9 @@ from salience.batches.rows import Stacked
 from salience.compare.digits import digits, network
 from salience.compare.directory import environment
 from salience.compare.methods import make_method
-from salience.loader import switch as auto
 from salience.paper.data.examples import Examples
 from salience.paper.networks import WORDS, cifar10_network, mnist_network, ptb_network
+from salience.sources import auto
 
 BATCH = 128
 STEP_METHODS = ("uniform", "history", "auto:off", "auto:on")

@@ -1,4 +1,4 @@
-"""Save in the middle of an epoch, load into fresh objects: the rest is the same to the bit."""
+"""Save in the middle of an epoch, load into fresh objects: the rest is bitwise identical."""
 
 import io
 
@@ -17,7 +17,7 @@ def make():
 
 
 def train(parts, file=None, save_at=None):
-    """One epoch, or what is left of it. Returns what was drawn, and the weights of the network."""
+    """One epoch, or the rest of one. Returns what was drawn, and the weights of the network."""
     (model, optimizer, loader), drawn = parts, []
     for step, (x, y) in enumerate(loader, start=1):
         loader.mean(F.cross_entropy(model(x), y, reduction="none")).backward()
@@ -29,7 +29,7 @@ def train(parts, file=None, save_at=None):
     return drawn, [p.tolist() for p in model.parameters()]
 
 
-saved = io.BytesIO()  # a file is as good
+saved = io.BytesIO()  # or a file
 drawn, network = train(make(), saved, save_at=9)
 fresh = make()
 saved.seek(0)

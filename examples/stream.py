@@ -1,4 +1,4 @@
-"""Choose from a stream: no index and no length, only pools that go by."""
+"""Pick from a stream: no index and no length, only pools of candidates."""
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from salience.compare.digits import digits
 
 
 class NoisyDigits(IterableDataset):
-    """Digits in random order, each with new noise: no image ever comes twice."""
+    """Digits in random order, each with new noise: no image comes twice."""
 
     def __iter__(self):
         images, classes = digits(train=True).tensors

@@ -12,7 +12,8 @@ from torch.utils.data import TensorDataset
 from conftest import cross_entropy
 from salience import ImportanceLoader, LossError
 from salience.loader import transfer
-from salience.scores import NAMES, NEED_MODEL
+from salience.presets import NAMES
+from salience.scores import NEED_MODEL
 
 # Every one of these makes the host wait for the accelerator's queue.
 WAITS = [

@@ -1,23 +1,51 @@
-"""Pages point at what exists, and every score has its card."""
+"""Pages point at what exists, name what is public, and show code that runs."""
 
+import doctest
+import importlib
+import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
-from salience.scores import NAMES
+import salience
+from salience import ImportanceLoader, functional
+from salience.compare.digits import digits
+from salience.presets import NAMES
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "results").rglob("*.md")],
+)
 HEADINGS = [
     "What it does",
     "Needs",
     "Cost",
     "Settings",
-    "When to use",
-    "When not to use",
-    "How it is tested",
+    "Results",
+    "When to use it",
+    "When not to use it",
 ]
+# Words that only we understand.
+JARGON = r"take turns|takes turns|\bowed\b|\bdealt\b|by heart|plumbing|to the bit|\btickets?\b"
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in ``language``."""
+    fence = rf"^```{language}\n(.*?)^```"
+    return re.findall(fence, path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def prose(path: Path) -> str:
@@ -31,7 +59,8 @@ def headings(path: Path, level: int) -> list[str]:
 
 def anchors(path: Path) -> set[str]:
     """Headings as GitHub turns them into addresses."""
-    found = [title for level in range(1, 5) for title in headings(path, level)]
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+    found = re.findall(r"^#{1,4} (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in found}
 
 
@@ -41,7 +70,7 @@ def links(path: Path) -> list[str]:
     return [link for link in found if not re.match(r"[a-z]+:", link)]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", PAGES, ids=name)
 def test_relative_links_resolve(path: Path) -> None:
     for link in links(path):
         place, _, anchor = link.partition("#")
@@ -51,22 +80,145 @@ def test_relative_links_resolve(path: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path.name} points at {link}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_score_has_a_card_and_a_row_in_the_readme(name: str) -> None:
-    card = ROOT / "docs" / "scores" / f"{name}.md"
-    assert headings(card, 1) == [name]
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_pages_are_in_ordinary_english(path: Path) -> None:
+    assert re.findall(JARGON, prose(path), re.IGNORECASE) == []
+
+
+@pytest.mark.parametrize("score", NAMES)
+def test_every_score_has_a_card_and_a_row_in_the_index(score: str) -> None:
+    card = DOCS / "scores" / f"{score}.md"
+    assert headings(card, 1) == [score]
     assert headings(card, 2) == HEADINGS
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert f'| [`"{name}"`](docs/scores/{name}.md) |' in readme
-    assert card in [(ROOT / "docs" / link).resolve() for link in links(ROOT / "docs/README.md")]
+    index = (DOCS / "README.md").read_text("utf-8")
+    assert f'| [`"{score}"`](scores/{score}.md) |' in index
 
 
-def test_every_decision_is_in_the_index() -> None:
-    index = links(ROOT / "docs" / "README.md")
-    for path in (ROOT / "docs" / "decisions").glob("*.md"):
-        assert f"decisions/{path.name}" in index
+def test_every_page_is_in_an_index() -> None:
+    linked = {
+        (path.parent / link.partition("#")[0]).resolve()
+        for path in (DOCS / "README.md", ROOT / "README.md", ROOT / "results" / "README.md")
+        for link in links(path)
+    }
+    assert {path.resolve() for path in PAGES} - linked <= {ROOT / "README.md"}
+
+
+def named(module: ModuleType) -> list[str]:
+    return [each for each in module.__all__ if not each.startswith("__")]
+
+
+@pytest.mark.parametrize("public", [*named(salience), *named(functional)])
+def test_every_public_name_is_documented(public: str) -> None:
+    text = "\n".join(path.read_text("utf-8") for path in DOCS.glob("*.md"))
+    assert re.search(rf"`(salience\.)?{public}[`(]", text), f"no page of docs mentions `{public}`"
+
+
+def test_every_public_name_exists() -> None:
+    for module in (salience, functional):
+        assert [each for each in module.__all__ if not hasattr(module, each)] == []
+
+
+def test_every_member_of_the_loader_is_documented() -> None:
+    page = (DOCS / "loader.md").read_text("utf-8")
+    members = [each for each in vars(ImportanceLoader) if not each.startswith("_")]
+    assert [each for each in members if not re.search(rf"`[^`]*\b{each}\b[^`]*`", page)] == []
 
 
 def test_the_readme_names_its_two_commands() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert re.findall(r"^ {4}(make \w+)", readme, re.MULTILINE) == ["make demo", "make test"]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) < 6900
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "scores" / "auto.md"], ids=name)
+def test_results_that_are_quoted_are_recorded(path: Path) -> None:
+    """Every mean (standard deviation) and every list of seeds is in the table of results."""
+    results = (ROOT / "results" / "README.md").read_text("utf-8")
+    quoted = re.findall(r"\d+\.\d+ \(\d+\.\d+\)|0\.\d\d, 0\.\d\d, 0\.\d\d", path.read_text("utf-8"))
+    assert len(quoted) >= 13
+    assert [each for each in quoted if each not in results] == []
+
+
+# ------------------------------------------------------------------------------ code that is shown
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from digits(train=True)
+
+
+@pytest.fixture
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the reader of a page is assumed to have."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    dataset = digits(train=True)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    return {
+        "torch": torch,
+        "nn": nn,
+        "F": F,
+        "DataLoader": DataLoader,
+        "dataset": dataset,
+        "images": dataset.tensors[0],
+        "classes": dataset.tensors[1],
+        "stream": Stream(),
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "loader": ImportanceLoader(dataset, 64),
+    }
+
+
+SHOWN = [path for path in PAGES if blocks(path, "python")]
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=name)
+def test_the_python_of_a_page_runs(path: Path, names: dict[str, Any]) -> None:
+    for block in blocks(path, "python"):
+        exec(compile(block, str(path), "exec"), names)
+
+
+def test_python_is_shown() -> None:
+    assert {"docs/loader.md", "docs/checkpoints.md", "docs/custom-loops.md"} <= set(
+        map(name, SHOWN)
+    )
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if blocks(p, "pycon")], ids=name)
+def test_the_sessions_of_a_page_are_true(path: Path, names: dict[str, Any]) -> None:
+    session = "\n".join(blocks(path, "pycon"))
+    test = doctest.DocTestParser().get_doctest(session, names, path.name, str(path), 0)
+    assert test.examples
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_change_at_the_top_of_the_readme_trains() -> None:
+    (diff,) = blocks(ROOT / "README.md", "diff")
+    sides = {
+        sign: "".join(f"{line[1:]}\n" for line in diff.splitlines() if line[:1] != sign)
+        for sign in "+-"
+    }
+    trained = []
+    for program in sides.values():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        given = {"F": F, "DataLoader": DataLoader, "dataset": digits(train=True), "model": model}
+        optimizer = torch.optim.Adam(model.parameters())
+        exec(compile(program, "README.md", "exec"), {**given, "optimizer": optimizer})
+        trained.append(model[1].weight)
+    assert not torch.equal(*trained)
+    assert "ImportanceLoader" not in sides["+"]
+    assert ".mean()" not in sides["-"]
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(salience.__path__, "salience.")
+    return [each.name for each in found if not each.name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_the_sessions_in_docstrings_are_true(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0

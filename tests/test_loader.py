@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from conftest import cross_entropy
 from salience import ImportanceLoader, ImportanceSampler, LossError, UsageError
-from salience.scores import NAMES, NEED_MODEL
+from salience.presets import NAMES
+from salience.scores import NEED_MODEL
 
 
 class Pair(NamedTuple):

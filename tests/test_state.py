@@ -13,7 +13,8 @@ from torch.utils.data import TensorDataset
 
 from conftest import cross_entropy
 from salience import ImportanceLoader, ImportanceSampler, StateError
-from salience.scores import NAMES, NEED_MODEL
+from salience.presets import NAMES
+from salience.scores import NEED_MODEL
 
 EPOCHS, STEPS, BATCH = 2, 6, 6
 

@@ -11,7 +11,7 @@ Swap the loader and the mean, and training sees the examples it learns most from
 """
 
 from salience import functional
-from salience.distribution import Adaptive, Constant, Smoothing
+from salience.draw import Draw
 from salience.errors import (
     ArgumentError,
     DataError,
@@ -20,8 +20,10 @@ from salience.errors import (
     StateError,
     UsageError,
 )
-from salience.loader import Draw, ImportanceLoader, ImportanceSampler
+from salience.loader import ImportanceLoader
+from salience.sampler import ImportanceSampler
 from salience.scores import Score
+from salience.smoothing import Adaptive, Constant, Smoothing
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,8 @@ For a pool of M candidates with scores :math:`s_i \ge 0`:
 ``smooth``                  :math:`q_i = s_i + c`
 ``probabilities``           :math:`p_i = q_i / \sum_j q_j`
 ``draw``                    B positions from p
-``turns``                   position i at even intervals, n p_i times among n
+``even_visits``             position i at even intervals, n p_i times among n
+``cap``                     min(q_i, T): no more than a given share each
 ``weights``                 :math:`\alpha_i = (1 / (M p_i))^k`
 ``merge_duplicates``        one row per distinct position, weights added
 ``variance_reduction``      :math:`v = M \sum_i s_i^2 / (\sum_i s_i)^2`
@@ -29,14 +30,15 @@ from salience.errors import ArgumentError
 
 __all__ = [
     "Scheme",
+    "cap",
     "draw",
     "effective_sample_size",
+    "even_visits",
     "merge_duplicates",
     "points",
     "probabilities",
     "smooth",
     "tracking_coefficient",
-    "turns",
     "variance_reduction",
     "weights",
 ]
@@ -106,17 +108,36 @@ def points(n: int, *, generator: torch.Generator, scheme: Scheme = "systematic")
     raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {scheme!r}")
 
 
-def turns(owed: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """How often each position comes in the next ``n`` turns, and what it is owed afterwards.
+def even_visits(credit: Tensor, p: Tensor, n: float) -> tuple[Tensor, Tensor]:
+    """How often each position is visited among the next ``n`` visits, and the credit it has left.
 
-    ``owed``, ``p``: [M], fractions of a turn in [0, 1) and probabilities. Position i is owed n p_i
-    more; it gets the whole part and keeps the fraction. From fractions that are uniform in [0, 1)
-    it comes n p_i times on average, and over any number of calls less than one turn more or less
-    often than it was owed.
+    ``credit``, ``p``: [M], fractions of a visit in [0, 1) and probabilities. Position i earns
+    n p_i; the whole part becomes visits and the fraction stays. From credits that are uniform in [0, 1)
+    it is visited n p_i times on average, and over any number of calls less than one visit more
+    or less often than it has earned.
     """
-    total = owed + n * _wide(p)
+    total = credit + n * _wide(p)
     counts = total.floor()
     return counts.to(torch.int64), total - counts
+
+
+def cap(q: Tensor, most: float) -> Tensor:
+    """min(q_i, T) with the largest T for which no entry is more than ``most`` of their sum.
+
+    If j entries are cut off and R is the sum of the others, T = most (j T + R). Entries are all
+    equal where nothing else would do, with len(q) x ``most`` <= 1.
+    """
+    if len(q) * most <= 1:
+        return q.mean().expand(len(q))
+    q = _wide(q)
+    largest = q.topk(min(math.ceil(1 / most), len(q))).values  # fewer than 1 / most are cut off
+    cut = torch.arange(len(largest), device=q.device)
+    below = q.clamp(max=largest[-1]).sum() - len(largest) * largest[-1]
+    rest = below + largest.flip(0).cumsum(0).flip(0)  # [j]: the sum without the j largest
+    limits = most * rest / (1 - most * cut).clamp(min=1e-12)
+    # The fewest that have to be cut off: the next one is not above the limit.
+    place = (largest <= limits).to(torch.int64).argmax()
+    return q.clamp(max=limits[place])
 
 
 def merge_duplicates(indices: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

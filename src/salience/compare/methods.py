@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 from salience import ImportanceLoader
 from salience.compare.task import Task
 from salience.errors import ArgumentError
-from salience.scores import NAMES, Unit
+from salience.presets import NAMES
+from salience.scores import Unit
 
 __all__ = [
     "BASELINE",

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Subset
 from salience import functional
 from salience.compare.run import MEASURED, Run
 from salience.compare.task import Task
-from salience.distribution import make_smoothing
 from salience.errors import ArgumentError
 from salience.scores import NEED_MODEL, GradientNorm, Loss, Score
 from salience.scores.model import scoring
+from salience.smoothing import make_smoothing
 
 __all__ = [
     "GradientVariance",

@@ -53,14 +53,20 @@ class LossPredictor(nn.Module):
 
     def forward(self, losses: Tensor, counts: Tensor, classes: Tensor | None) -> Tensor:
         """[n, LENGTH] losses, [n] counts, [n] classes -> [n] predicted losses."""
-        longest = max(int(counts.max()), 1)  # what lies beyond is padding for all of them
-        states = self.lstm(losses[:, :longest].unsqueeze(-1))[0]
-        last = (counts.long() - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, HIDDEN)
-        hidden = states.gather(1, last).squeeze(1) * (counts > 0).unsqueeze(1)
+        hidden = self._histories(losses, counts)
         if self.embedding is not None:
             hidden = torch.cat([hidden, self.embedding(classes)], dim=1)
         out: Tensor = self.linear(hidden).squeeze(1)
         return out
+
+    def _histories(self, losses: Tensor, counts: Tensor) -> Tensor:
+        """The LSTM's state after the last loss, [n, HIDDEN]; zeros where there is none."""
+        longest = int(counts.max())  # what lies beyond is padding for all of them
+        if longest == 0:  # at the start that is everybody: no need to run the LSTM over nothing
+            return losses.new_zeros(len(losses), HIDDEN)
+        states = self.lstm(losses[:, :longest].unsqueeze(-1))[0]
+        last = (counts.long() - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, HIDDEN)
+        return states.gather(1, last).squeeze(1) * (counts > 0).unsqueeze(1)
 
 
 @final
@@ -129,6 +135,9 @@ class Approx:
         self._optimizer.zero_grad()
         error = (self.predict(indices) - losses).square().mean()
         torch.autograd.backward(error)
+        for parameter in self._model.parameters():
+            if parameter.grad is None:  # no example had a history: to Adam that is a gradient of 0
+                parameter.grad = torch.zeros_like(parameter)
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,16 +8,14 @@ from torch import Tensor
 
 from salience.scores.protocol import Unit
 
-__all__ = ["KEPT", "History"]
-
-KEPT = 0.8  # of the mean so far, at each visit: what ``auto`` draws by
+__all__ = ["History"]
 
 
 @final
 class History:
-    """s_i = kept s_i + (1 - kept) L_i at each visit of example i, L_i at the first; nan before.
+    """s_i = decay s_i + (1 - decay) L_i at each visit of example i, L_i at the first; nan before.
 
-    With ``kept`` 0 that is the last loss. A single loss is noisy: dropout, augmentation, and the
+    With ``decay`` 0 that is the last loss. A single loss is noisy: dropout, augmentation, and the
     batch it came with. An example that was right once is not learned yet, and one that was wrong
     once is not hard; a mean over visits tells them apart, and costs nothing either.
     """
@@ -25,8 +23,8 @@ class History:
     by_index = True
     unit: Unit = "loss"
 
-    def __init__(self, n: int, kept: float = 0.0) -> None:
-        self._kept = np.float32(kept)
+    def __init__(self, n: int, decay: float = 0.0) -> None:
+        self._decay = np.float32(decay)
         self._mean = np.full(n, np.nan, dtype=np.float32)
 
     def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
@@ -34,9 +32,12 @@ class History:
 
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:
         at, seen = indices.numpy(), losses.numpy()
-        before = self._mean[at]
-        mean = self._kept * before + (1 - self._kept) * seen
-        self._mean[at] = np.where(np.isnan(before), seen, mean)
+        if self._decay:
+            before = self._mean[at]
+            mean = before + (1 - self._decay) * (seen - before)
+            first = mean != mean  # nan: not seen before
+            seen = np.where(first, seen, mean) if np.logical_or.reduce(first) else mean
+        self._mean[at] = seen
         return indices
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,386 @@
+"""Losses that come back: checked, weighed, matched with their draws, brought to the host."""
+
+import functools
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from salience import functional
+from salience.draw import Draw
+from salience.errors import LossError, UsageError
+
+__all__ = ["Feedback", "Window", "bad_losses", "per_example", "refuse_bad", "weighted_mean"]
+
+STEPS = 64  # that metrics look back on
+
+
+# ------------------------------------------------------------------------------- pure functions
+
+
+def per_example(losses: Tensor, batch: int) -> Tensor:
+    """[B] or [B, T, ...] -> [B], averaged over everything but the examples."""
+    if losses.ndim == 0:
+        raise LossError(
+            "losses must be one per example, got a single number: "
+            "compute them with reduction='none' and let mean() average"
+        )
+    if len(losses) != batch:
+        raise LossError(
+            f"losses must be one per example of the batch: "
+            f"got shape {list(losses.shape)} for a batch of {batch}"
+        )
+    if losses.numel() == 0:
+        raise LossError(f"losses are empty: got shape {list(losses.shape)}")
+    return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+
+
+def bad_losses(losses: Tensor) -> Tensor:
+    """True where a loss is nan, infinite or negative."""
+    return ~((losses >= 0) & (losses < torch.inf))
+
+
+def refuse_bad(bad: Tensor, losses: Tensor, indices: Tensor, step: int) -> None:
+    """Raise with step, indices and values; everything is on the host here."""
+    places = bad.nonzero().flatten()[:5].tolist()
+    named = ", ".join(f"example {int(indices[i])}: {float(losses[i]):g}" for i in places)
+    more = int(bad.sum()) - len(places)
+    raise LossError(
+        f"losses must be finite and >= 0; at step {step} {named}"
+        f"{f' and {more} more' if more else ''}: look at these examples and the learning rate, "
+        f"or pass on_bad_loss='skip' to leave such examples out"
+    )
+
+
+def weighted_mean(
+    losses: Tensor,
+    weights: Tensor | None,
+    divisor: float | Tensor | None = None,
+    *,
+    skip_bad: bool = False,
+) -> Tensor:
+    """(1/B) sum_i alpha_i L_i, in float32 at least, with alpha, B = ``weights``, ``divisor``.
+
+    No weights: all are 1. No divisor: the number of losses. With ``skip_bad``, nan, infinite and
+    negative losses weigh 0.
+    """
+    if skip_bad:
+        # where and not a product: 0 x nan is nan. The mask is made and used on the device.
+        losses = torch.where(bad_losses(losses.detach()), torch.zeros_like(losses), losses)
+    dtype = torch.promote_types(losses.dtype, torch.float32)
+    if weights is None:
+        return losses.mean(dtype=dtype) if divisor is None else losses.sum(dtype=dtype) / divisor
+    weights = weights.to(losses.device, dtype, non_blocking=True)
+    # One product instead of a multiplication and a mean: half the work for autograd.
+    return torch.dot(losses.to(dtype), weights) / (len(losses) if divisor is None else divisor)
+
+
+def outside_graphs(function: Any) -> Any:
+    """Keep torch.compile out of ``function``, without loading the compiler before it is called."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        inner = wrapper.__dict__.get("inner")
+        if inner is None:
+            inner = wrapper.__dict__["inner"] = torch.compiler.disable(function)
+        return inner(*args, **kwargs)
+
+    return wrapper
+
+
+# ------------------------------------------------------------- from an accelerator to the host
+
+
+@final
+class Transfer:
+    """Copies started now and read later. Tensors that are on the host are there at once.
+
+    The copies are queued behind the work that makes the values. By the time the next step asks
+    for them the accelerator has passed that point, so ``result`` finds them ready and the queue of
+    work behind them still full.
+    """
+
+    def __init__(self, draws: dict[int, Draw], slots: Tensor | None, losses: Tensor) -> None:
+        devices = {t.device for t in (losses, slots) if t is not None} - {torch.device("cpu")}
+        self.draws = {number: draw.map(_start_copy) for number, draw in draws.items()}
+        self.slots = None if slots is None else _start_copy(slots)
+        self.losses = _start_copy(losses)
+        self._events = [_event(device) for device in devices]
+
+    def wait(self) -> None:
+        """Until ``draws``, ``slots`` and ``losses`` can be read."""
+        for event in self._events:
+            event.synchronize()
+
+
+def _start_copy(tensor: Tensor) -> Tensor:
+    if tensor.device.type == "cpu":
+        return tensor.clone()  # the user may change it in place before it is read
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+    return pinned.copy_(tensor, non_blocking=True)
+
+
+def _event(device: torch.device) -> Any:
+    event = torch.Event(device)
+    event.record()
+    return event
+
+
+# ------------------------------------------------------------- which losses belong to which draw
+
+
+class Partial(NamedTuple):
+    """The losses of a draw of which only some have come back."""
+
+    losses: Tensor  # float32 [B]
+    there: Tensor  # bool [B]
+
+
+Learn = Callable[[Draw, Tensor], None]
+
+
+@final
+class Feedback:
+    """The draws that were handed out and not weighed yet, and what to do with their losses.
+
+    ``learn(draw, losses)`` is called once per draw, with everything on the host, when all of its
+    losses have come back. ``deferred``: None learns one step late on accelerators only, True on
+    the host as well.
+    """
+
+    def __init__(self, learn: Learn, batch_size: int, *, skip_bad: bool) -> None:
+        self._learn, self._batch_size, self._skip_bad = learn, batch_size, skip_bad
+        self.deferred: bool | None = None
+        self.waiting: dict[int, Draw] = {}  # handed out and not weighed, in this order
+        self.last: Draw | None = None  # handed out last
+        self._weighed: dict[int, Draw] = {}  # weighed last: they may be weighed again
+        self._partial: dict[int, Partial] = {}
+        self._repeat: Tensor | None = None  # slots of the last call
+        self._travelling: Transfer | None = None
+        self._late: deque[tuple[Draw, Tensor]] = deque()  # arrived, learned at the next step
+
+    def hand_out(self, draw: Draw) -> None:
+        self.waiting[draw.number] = draw
+        self.last = draw
+
+    def skip(self) -> Draw:
+        """The batch handed out last is not trained on."""
+        if self.last is None or self.last.number not in self.waiting:
+            raise UsageError("skip() needs a batch that was not passed to mean() yet")
+        self._partial.pop(self.last.number, None)
+        return self.waiting.pop(self.last.number)
+
+    def forget(self) -> None:
+        """Forget all batches that were handed out, and which one was weighed last."""
+        self.waiting.clear()
+        self._partial.clear()
+        self._weighed.clear()
+
+    def mean(self, losses: Tensor, slots: Tensor | None, divisor: float | Tensor | None) -> Tensor:
+        """The weighted mean; records the losses of draws that are weighed for the first time."""
+        if slots is None:
+            draw = self._only_one()
+            losses = per_example(losses, len(draw))
+            weights = None if draw.uniform else draw.weights
+            if draw.number in self.waiting:
+                self._record(draw, losses.detach())
+        else:
+            losses = per_example(losses, len(slots))
+            weights = self._record_slots(slots, losses.detach())
+        return weighted_mean(losses, weights, divisor, skip_bad=self._skip_bad)
+
+    def _only_one(self) -> Draw:
+        """The draw that losses without slots belong to."""
+        if len(self.waiting) > 1:
+            raise UsageError(
+                f"{len(self.waiting)} batches are outstanding (handed out and not weighed), so it "
+                f"cannot be told which one these losses belong to: pass slots=True to the loader "
+                f"and mean(losses, slots), or call loader.skip() for a batch that is deliberately "
+                f"left out"
+            )
+        for draw in (*self.waiting.values(), *self._weighed.values()):
+            return draw
+        raise UsageError("mean() needs a batch: iterate over the loader first")
+
+    def _record(self, draw: Draw, losses: Tensor) -> None:
+        if self._is_late(losses):
+            self.flush()
+            self._travelling = Transfer({draw.number: draw}, None, losses)
+        else:
+            self._learn(draw, losses.to(torch.float32))
+        del self.waiting[draw.number]
+        self._weighed = {draw.number: draw}
+
+    def _is_late(self, tensor: Tensor) -> bool:
+        """Whether its values cannot be read without waiting for an accelerator."""
+        return tensor.device.type != "cpu" or bool(self.deferred)
+
+    def flush(self) -> None:
+        """Learn the losses that are still on their way."""
+        self.settle()
+        while self._late:
+            self._learn(*self._late[0])
+            self._late.popleft()
+
+    def settle(self) -> None:
+        """Wait for losses on their way; when they are learned does not change."""
+        arrived, self._travelling = self._travelling, None
+        if arrived is None:
+            return
+        arrived.wait()
+        losses = arrived.losses.to(torch.float32)
+        if arrived.slots is None:
+            self._late.extend((draw, losses) for draw in arrived.draws.values())
+        else:
+            self._arrive(arrived.slots, losses, arrived.draws, self._learn_late)
+
+    def _learn_late(self, draw: Draw, losses: Tensor) -> None:
+        self._late.append((draw, losses))
+
+    # A slot is draw number x batch size + position in the draw.
+
+    def slots(self, draw: Draw) -> Tensor:
+        """One int64 per example of ``draw``."""
+        first = draw.number * self._batch_size
+        return torch.arange(first, first + len(draw), device="cpu")
+
+    def _record_slots(self, slots: Tensor, losses: Tensor) -> Tensor:
+        """The weights of ``slots``; their losses are kept until their draw is complete."""
+        if slots.is_floating_point() or slots.shape != losses.shape:
+            raise UsageError(
+                f"slots must be whole numbers, one per loss; got {slots.dtype} of shape "
+                f"{list(slots.shape)} for {len(losses)} losses: pass those that came with the batch"
+            )
+        late = self._is_late(slots) or self._is_late(losses)
+        if late:
+            self.flush()
+        if not (self.waiting or self._weighed):
+            raise UsageError("mean() needs a batch: iterate over the loader first")
+        weights = self._weights(slots)
+        if late:
+            self._travelling = Transfer(self.waiting, slots, losses)
+        else:
+            self._arrive(slots, losses.to(torch.float32), self.waiting, self._learn)
+        return weights
+
+    def _weights(self, slots: Tensor) -> Tensor:
+        """Looked up where the slots are, without reading them; 0 for slots that are not known."""
+        known = {**self._weighed, **self.waiting}
+        numbers = sorted(known)
+        table = torch.zeros(len(numbers), self._batch_size, device=known[numbers[0]].weights.device)
+        for row, number in enumerate(numbers):
+            table[row, : len(known[number])] = known[number].weights
+        table = table.to(slots.device, non_blocking=True)
+        at = torch.tensor(numbers, device="cpu").to(slots.device, non_blocking=True)
+        wanted, position = slots // self._batch_size, slots % self._batch_size
+        row = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
+        return table[row, position] * (at[row] == wanted)
+
+    def _arrive(self, slots: Tensor, losses: Tensor, draws: dict[int, Draw], finish: Learn) -> None:
+        """Keep losses until their draw is complete, then ``finish`` it; all is on the host."""
+        if self._repeat is not None and torch.equal(slots, self._repeat):
+            return  # weighed again, as LBFGS and SAM do
+        number, position = slots // self._batch_size, slots % self._batch_size
+        wanted = [n for n in number.unique().tolist() if n not in self._weighed]
+        for n in wanted:
+            self._refuse_slots(n, position[number == n])
+        done = {}
+        for n in wanted:
+            mine, draw = number == n, draws[n]
+            if self._keep(n, position[mine], losses[mine]):
+                self._finish(n, position[mine], draw, finish)
+                done[n] = draw
+        self._repeat = slots.clone()
+        self._weighed = done or self._weighed
+
+    def _refuse_slots(self, number: int, positions: Tensor) -> None:
+        """Slots that belong to no batch, or were weighed before."""
+        draw, part = self.waiting.get(number), self._partial.get(number)
+        first = number * self._batch_size + int(positions[0])
+        if draw is None or int(positions.max()) >= len(draw):
+            raise UsageError(
+                f"slot {first} belongs to no batch that waits for its losses (it was weighed "
+                f"before, or comes from another loader): pass the slots of this batch, once"
+            )
+        seen = len(positions.unique()) < len(positions)
+        if seen or (part is not None and bool(part.there[positions].any())):
+            raise UsageError(f"slot {first} or one beside it was weighed before: name each once")
+
+    def _keep(self, number: int, positions: Tensor, losses: Tensor) -> bool:
+        """Whether the draw is complete with these."""
+        size = len(self.waiting[number])
+        part = self._partial.get(number)
+        if part is None:
+            part = Partial(torch.empty(size, device="cpu"), torch.zeros(size, device="cpu") > 0)
+            self._partial[number] = part
+        part.losses[positions], part.there[positions] = losses, True
+        return bool(part.there.all())
+
+    def _finish(self, number: int, positions: Tensor, draw: Draw, finish: Learn) -> None:
+        try:
+            finish(draw, self._partial[number].losses)
+        except LossError:
+            self._partial[number].there[positions] = False  # the batch still waits
+            raise
+        del self.waiting[number], self._partial[number]
+
+    def state_dict(self) -> list[Any]:
+        """What has arrived and is not learned yet."""
+        self.settle()
+        return [(draw.state_dict(), losses.clone()) for draw, losses in self._late]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        self.forget()
+        self.last = self._repeat = self._travelling = None
+        self._late = deque((Draw(**draw), losses.clone()) for draw, losses in state)
+
+
+# ------------------------------------------------------------------------------------- metrics
+
+
+@final
+class Window:
+    """The last ``STEPS`` steps. Appending keeps references and computes nothing."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[Draw, Tensor]] = deque(maxlen=STEPS)
+
+    def append(self, draw: Draw, losses: Tensor) -> None:
+        self._steps.append((draw, losses))
+
+    def summary(self) -> dict[str, float]:
+        """Averages over the window; nan before the first step."""
+        steps = list(self._steps)
+        return {
+            "variance_reduction": _variance_reduction(steps),
+            "effective_sample_size": _average(
+                [functional.effective_sample_size(draw.weights) for draw, _ in steps]
+            ),
+            "unique_fraction": _average([_unique_fraction(draw) for draw, _ in steps]),
+            "tracking": _average(
+                [functional.tracking_coefficient(draw.scores, losses) for draw, losses in steps]
+            ),
+        }
+
+
+def _variance_reduction(steps: list[tuple[Draw, Tensor]]) -> float:
+    """N sum L^2 / (sum L)^2 of the whole dataset, estimated from the weighted batches."""
+    if not steps:
+        return math.nan
+    inverse = torch.cat([draw.inverse() for draw, _ in steps])
+    losses = torch.cat([losses for _, losses in steps]).to(inverse.dtype)
+    mean = (inverse * losses).sum() / inverse.sum()
+    square = (inverse * losses * losses).sum() / inverse.sum()
+    return float(square / mean**2) if mean > 0 else 1.0
+
+
+def _unique_fraction(draw: Draw) -> float:
+    draws = len(draw) if draw.counts is None else float(draw.counts.sum())
+    return len(torch.unique(draw.indices)) / draws
+
+
+def _average(values: Sequence[Tensor | float]) -> float:
+    return sum(float(value) for value in values) / len(values) if values else math.nan

@@ -1,0 +1,472 @@
+"""The two changed lines: a loader that chooses, and a mean that weighs."""
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from salience.batches.fetching import Requests, Seeded, fetched
+from salience.batches.labels import find_labels
+from salience.batches.rows import Rows, collate
+from salience.batches.slots import attach
+from salience.draw import Draw
+from salience.errors import ArgumentError, StateError, UsageError
+from salience.feedback import Feedback, outside_graphs
+from salience.functional import Scheme
+from salience.pools import choose_batch
+from salience.presets import ScoreName
+from salience.sampler import BadLoss, ImportanceSampler
+from salience.scores import Score
+from salience.smoothing import Smoothing
+
+__all__ = ["ImportanceLoader"]
+
+OURS = {
+    "shuffle": "the score decides the order",
+    "sampler": "the score decides what is drawn",
+    "batch_sampler": "the score decides what is drawn",
+}
+UNWEIGHED = 10  # batches in a row that never reached mean() before we say so
+
+
+@final
+class ImportanceLoader:
+    """A DataLoader that draws examples by importance.
+
+    ::
+
+        loader = ImportanceLoader(dataset, batch_size=128)   # was DataLoader(..., shuffle=True)
+        for x, y in loader:                                  # what DataLoader would have yielded
+            losses = F.cross_entropy(model(x), y, reduction="none")
+            loader.mean(losses).backward()                   # was losses.mean().backward()
+            optimizer.step(); optimizer.zero_grad()
+
+    Arguments:
+        score: ``"auto"``, ``"uniform"``, ``"history"``, ``"approx"``, ``"loss"``,
+            ``"upper_bound"``, ``"gnorm"``, or an object with the methods of ``salience.Score``.
+        k: the bias, any number <= 1. 1 is unbiased; smaller focuses on hard examples.
+        smoothing: ``"adaptive"`` (half the running mean loss), a number >= 0, or an object.
+        presample: pool size as a multiple of ``batch_size``; None is the whole dataset for scores
+            known by index, and 2 for scores that need the model.
+        draw: ``"systematic"`` (least variance) or ``"multinomial"`` (the paper's).
+        model, loss: for the scores that need them; ``loss`` is a callable
+            ``(model, batch) -> per-example losses`` or a criterion with ``reduction="none"``.
+        labels: class per example for ``"approx"`` and ``"auto"``; found by itself where the
+            dataset has ``targets``, ``labels`` or ``tensors``.
+        steps_per_epoch: batches per epoch; None is what DataLoader would give.
+        on_bad_loss: ``"raise"``, or ``"skip"`` (the example weighs 0 and is counted).
+        slots: put one int64 per example into each batch, for consumers that fetch ahead: the key
+            ``salience_slot`` of a mapping, or one more element. Pass them to ``mean``.
+        dataloader_options: everything else goes to ``DataLoader`` untouched.
+
+    With a score that needs the model, batches arrive on the model's device, where they were scored.
+
+    Draws from a pool that repeat an example are merged on the host: it comes once, with its
+    weights added, so such a batch may be shorter than ``batch_size``.
+    """
+
+    deferred: bool | None = None
+    """Process losses one step late: None, on accelerators only; True, on the host as well."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        score: ScoreName | Score = "auto",
+        k: float = 0.5,
+        smoothing: float | Literal["adaptive"] | Smoothing = "adaptive",
+        presample: float | None = None,
+        draw: Scheme = "systematic",
+        model: nn.Module | None = None,
+        loss: Any = None,
+        labels: Any = None,
+        steps_per_epoch: int | None = None,
+        on_bad_loss: BadLoss = "raise",
+        slots: bool = False,
+        seed: int = 0,
+        **dataloader_options: Any,
+    ) -> None:
+        _refuse_options(dataloader_options)
+        drop_last = bool(dataloader_options.pop("drop_last", False))
+        if labels is None and score in ("approx", "auto"):
+            labels = find_labels(dataset)
+        sampler = ImportanceSampler(
+            _size(dataset),
+            batch_size,
+            score=score,
+            k=k,
+            smoothing=smoothing,
+            presample=presample,
+            draw=draw,
+            model=model,
+            loss=loss,
+            labels=labels,
+            on_bad_loss=on_bad_loss,
+            seed=seed,
+            drop_last=drop_last,
+        )
+        self._steps = _steps(sampler, steps_per_epoch, drop_last)
+        # With steps of its own, an epoch is no pass: shuffled passes then run across epochs.
+        self._epochs_are_passes = steps_per_epoch is None
+        self._seed, self._drop_last = int(seed), drop_last
+        # DataLoader takes a seed for its workers from here, and not from the global generator.
+        dataloader_options.setdefault("generator", torch.Generator(device="cpu").manual_seed(0))
+        self._dataset: Any = dataset
+        if type(dataset) is TensorDataset and dataloader_options.get("collate_fn") is None:
+            dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
+        requests = Requests(self._request, self._steps)
+        source = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
+        self._begin(source, sampler, model, slots)
+
+    @classmethod
+    def from_loader(
+        cls,
+        pools: Iterable[Any],
+        batch_size: int,
+        *,
+        score: ScoreName | Score = "loss",
+        k: float = 0.5,
+        smoothing: float | Literal["adaptive"] | Smoothing = "adaptive",
+        draw: Scheme = "systematic",
+        model: nn.Module | None = None,
+        loss: Any = None,
+        on_bad_loss: BadLoss = "raise",
+        slots: bool = False,
+        seed: int = 0,
+    ) -> "ImportanceLoader":
+        """Choose from pools that the user's own loader or stream yields, one batch from each.
+
+        Pools hold more examples than a batch: twice as many is the paper's choice. Scores that
+        need the model only; ``indices`` are then positions in the pool.
+        """
+        self = cls.__new__(cls)
+        sampler = ImportanceSampler(
+            None,
+            batch_size,
+            score=score,
+            k=k,
+            smoothing=smoothing,
+            draw=draw,
+            model=model,
+            loss=loss,
+            on_bad_loss=on_bad_loss,
+            seed=seed,
+        )
+        self._steps, self._epochs_are_passes = None, False
+        self._seed, self._drop_last = int(seed), False
+        self._dataset = getattr(pools, "dataset", None)
+        self._begin(pools, sampler, model, slots)
+        return self
+
+    _steps: int | None  # None: as many as the user's pools
+
+    def _begin(
+        self,
+        source: Iterable[Any],
+        sampler: ImportanceSampler,
+        model: nn.Module | None,
+        slots: bool,
+    ) -> None:
+        self._source, self._sampler, self._slots = source, sampler, slots
+        self._model = model if model is not None else getattr(sampler.score, "model", None)
+        self._feedback = Feedback(sampler.learn, sampler.batch_size, skip_bad=sampler.skips_bad)
+        self.epoch = 0
+        self._handed = 0  # batches handed out in this epoch
+        self._asked = 0  # and asked for
+        self._resumed = False
+        # What was asked for: draws, or the candidates of a pool that is still to be chosen from.
+        self._again: deque[Draw | Tensor] = deque()
+        self._ahead: deque[Draw | Tensor] = deque()
+        self._iteration: object | None = None
+        self._unweighed = 0
+        self._started = self._elapsed = 0.0
+
+    # --------------------------------------------------------------------------- like a DataLoader
+
+    def __repr__(self) -> str:
+        return repr(self._sampler).replace("ImportanceSampler", "ImportanceLoader", 1)
+
+    def __len__(self) -> int:
+        if isinstance(self._source, Sized):
+            return len(self._source)
+        raise TypeError("a stream has no length")
+
+    @property
+    def dataset(self) -> Any:
+        """As it was given."""
+        return self._dataset
+
+    @property
+    def batch_size(self) -> int:
+        return self._sampler.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        return self._drop_last
+
+    @property
+    def num_workers(self) -> int:
+        return int(getattr(self._source, "num_workers", 0))
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any] | None:
+        return getattr(self._source, "collate_fn", None)
+
+    def as_dataloader(self) -> DataLoader[Any]:
+        """A real DataLoader that yields this loader's batches, for frameworks that want one."""
+        return DataLoader(
+            _View(self),
+            batch_size=None,
+            collate_fn=_unchanged,
+            generator=torch.Generator(device="cpu").manual_seed(0),
+        )
+
+    # ------------------------------------------------------------------------------------ batches
+
+    def __iter__(self) -> Iterator[Any]:
+        self._begin_epoch()
+        mine = self._iteration = object()
+        self._started = time.perf_counter()
+        for batch in self._batches():
+            yield self._hand_out(batch)
+            if self._iteration is not mine:
+                raise UsageError("another iteration over this loader has begun: use one at a time")
+            self._count_step()
+        self._end_epoch()
+
+    def _batches(self) -> Iterable[Any]:
+        """What arrives: batches, or pools to choose them from."""
+        return fetched(self._source) if self._steps is not None else self._source
+
+    def _begin_epoch(self) -> None:
+        """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
+        self._feedback.flush()
+        if self._done and not self._resumed:  # left in the middle
+            self._end_epoch()
+        self._again = deque([*self._sampler.outstanding.values(), *self._pools_ahead()])
+        if not (self._again or self._done) and self._epochs_are_passes:
+            self._sampler.new_epoch()
+        self._handed = self._asked = self._done
+        self._resumed = False
+        self._feedback.forget()
+        self._ahead = deque()
+
+    def _end_epoch(self) -> None:
+        """What was not weighed by now never will be."""
+        self._feedback.flush()
+        self._feedback.forget()
+        self._sampler.forget()
+        self._ahead.clear()
+        self.epoch += 1
+        self._handed = 0
+
+    @property
+    def _done(self) -> int:
+        """Batches of this epoch that were weighed or skipped."""
+        return self._handed - len(self._feedback.waiting)
+
+    @property
+    def _by_index(self) -> bool:
+        return self._sampler.score.by_index
+
+    def _request(self) -> list[int] | None:
+        """The indices of the next batch or pool; None at the end of the epoch.
+
+        DataLoader asks up to ``num_workers x prefetch_factor`` batches ahead and returns them in
+        the order it asked, so the oldest request belongs to the batch that arrives next.
+        """
+        if self._asked == self._steps:
+            return None
+        request = self._again.popleft() if self._again else self._new_request()
+        self._ahead.append(request)
+        self._asked += 1
+        indices = request.indices if isinstance(request, Draw) else request
+        if not self.num_workers:
+            return indices.tolist()
+        seeded = Seeded(indices.tolist())
+        seeded.seed = _mixed(self._seed, self.epoch, self._asked)
+        return seeded
+
+    def _new_request(self) -> Draw | Tensor:
+        return self._sampler.next_draw() if self._by_index else self._sampler.candidates()
+
+    def _pools_ahead(self) -> list[Tensor]:
+        """Candidates that were asked for and not chosen from yet."""
+        return [r for r in (*self._ahead, *self._again) if isinstance(r, Tensor)]
+
+    def _hand_out(self, batch: Any) -> Any:
+        request = self._ahead.popleft() if self._steps is not None else None
+        if isinstance(request, Draw):
+            draw = request
+        else:
+            self._sampler.deferred = bool(self.deferred)
+            draw, batch = choose_batch(self._sampler, self._model, request, batch)
+        self._feedback.hand_out(draw)
+        self._handed += 1
+        return attach(batch, self._feedback.slots(draw)) if self._slots else batch
+
+    def _count_step(self) -> None:
+        now = time.perf_counter()
+        self._elapsed, self._started = self._elapsed + now - self._started, now
+        self._unweighed = self._unweighed + 1 if self._feedback.waiting else 0
+        if self._unweighed == UNWEIGHED and self._sampler.active and not self._slots:
+            warnings.warn(
+                f"{UNWEIGHED} batches in a row were not passed to mean(losses): examples are drawn "
+                f"by importance, so training on losses.mean() is biased and nothing is learned "
+                f"about them; call loader.mean(losses) once per batch",
+                stacklevel=3,
+            )
+
+    # ------------------------------------------------------------------------------------- losses
+
+    @outside_graphs
+    def mean(
+        self,
+        losses: Tensor,
+        slots: Tensor | None = None,
+        divisor: float | Tensor | None = None,
+    ) -> Tensor:
+        """The importance-weighted mean of the losses of the batch last yielded, recorded as well.
+
+        ``losses``: one per example, shape [B], or [B, T, ...] to be averaged over the rest.
+        ``slots``: those that came with the examples, whatever was fetched since and however the
+        examples were split, shuffled or put together. ``divisor`` replaces B.
+
+        Called again for the same examples (LBFGS, SAM), it weighs them again and records nothing.
+        """
+        self._feedback.deferred = self.deferred
+        return self._feedback.mean(losses, slots, divisor)
+
+    def skip(self) -> None:
+        """The batch last yielded is deliberately not trained on."""
+        self._sampler.outstanding.pop(self._feedback.skip().number, None)
+
+    @property
+    def indices(self) -> Tensor:
+        """Dataset positions of the batch last yielded: a copy."""
+        return self._last().indices.clone()
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights of the batch last yielded: a copy."""
+        return self._last().weights.clone()
+
+    def _last(self) -> Draw:
+        if self._feedback.last is None:
+            raise UsageError("no batch has been yielded yet: iterate over the loader first")
+        return self._feedback.last
+
+    def metrics(self) -> dict[str, float]:
+        """What the last steps looked like: plain floats, nan where nothing is known yet.
+
+        ``mean_loss`` (unbiased estimate), ``variance_reduction`` (how many times fewer examples
+        draws by loss need), ``effective_sample_size``, ``unique_fraction``, ``tracking`` (slope of
+        loss on score), ``scoring_fraction`` (of the time, on the host), ``active`` (0 or 1),
+        ``skipped_losses``.
+        """
+        share = self._sampler.seconds / self._elapsed if self._elapsed else 0.0
+        return {**self._sampler.metrics(), "scoring_fraction": min(share, 1.0)}
+
+    # -------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue exactly, also in the middle of an epoch.
+
+        Iterating after ``load_state_dict`` yields what was left of the epoch, beginning with the
+        batches that were handed out and not weighed. The position in a stream (``from_loader``) is
+        the stream's own to save.
+        """
+        late = self._feedback.state_dict()
+        learned_later = {draw["number"] for draw, _ in late}
+        state = self._sampler.state_dict()
+        state["outstanding"] = [d for d in state["outstanding"] if d["number"] not in learned_later]
+        finished = self._steps is not None and self._done >= self._steps
+        return {
+            **state,
+            "loader": {
+                "epoch": self.epoch + finished,
+                "done": 0 if finished else self._done,
+                "pools": [pool.clone() for pool in self._pools_ahead()],
+                "late": late,
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken; a state that does not fit changes nothing."""
+        self._sampler.check_state(state)
+        if "loader" not in state:
+            raise StateError(
+                "this is the state of an ImportanceSampler: load it into one, or save the loader's"
+            )
+        own = state["loader"]
+        try:
+            late = [({**draw}, losses.clone()) for draw, losses in own["late"]]
+            pools = [pool.clone() for pool in own["pools"]]
+            epoch, done = int(own["epoch"]), int(own["done"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
+        self._sampler.load_state_dict(state)
+        self._feedback.load_state_dict(late)
+        self._ahead, self._again = deque(pools), deque()
+        self.epoch, self._handed, self._resumed = epoch, done, True
+        self._iteration = None
+
+
+@final
+class _View(IterableDataset[Any]):
+    """The batches of a loader, as a dataset."""
+
+    def __init__(self, loader: ImportanceLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _steps(sampler: ImportanceSampler, given: Any, drop_last: bool) -> int:
+    """Batches per epoch."""
+    if given is None:
+        assert sampler.n is not None
+        return sampler.n // sampler.batch_size if drop_last else -(-sampler.n // sampler.batch_size)
+    if isinstance(given, bool) or not hasattr(given, "__index__") or given < 1:
+        raise ArgumentError(f"steps_per_epoch must be a whole number >= 1; got {given!r}")
+    return int(given)
+
+
+def _mixed(*numbers: int) -> int:
+    """One seed from several numbers."""
+    positive = [number % 2**64 for number in numbers]
+    return int(np.random.SeedSequence(positive).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _refuse_options(options: dict[str, Any]) -> None:
+    for name, why in OURS.items():
+        if options.pop(name, None):
+            raise ArgumentError(f"{name} cannot be given to ImportanceLoader: {why}; leave it out")
+    if options.get("in_order") is False:
+        raise ArgumentError(
+            "in_order=False is not supported: weights follow the batches in order; leave it out"
+        )
+
+
+def _size(dataset: Any) -> int:
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise ArgumentError(
+            f"{type(dataset).__name__} has no length to draw from: put a DataLoader of pools "
+            f"around it and use ImportanceLoader.from_loader(pools, batch_size, ...)"
+        )
+    return len(dataset)

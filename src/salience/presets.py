@@ -1,0 +1,141 @@
+"""What each name means: a score, its smoothing, and where examples are drawn from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import nn
+
+from salience.batches.labels import Labels
+from salience.errors import ArgumentError
+from salience.functional import Scheme
+from salience.scores import NEED_MODEL, Approx, History, Score, Uniform
+from salience.smoothing import Constant, Fading, Smoothing, make_smoothing
+from salience.sources import (
+    AutoSource,
+    Choice,
+    EvenIntervals,
+    Passes,
+    Pool,
+    Shuffled,
+    Source,
+    Strata,
+    WholeDataset,
+)
+
+__all__ = ["NAMES", "Preset", "ScoreName", "Settings", "make_preset"]
+
+ScoreName = Literal["auto", "uniform", "history", "approx", "loss", "upper_bound", "gnorm"]
+NAMES: tuple[str, ...] = get_args(ScoreName)
+
+
+class Preset(NamedTuple):
+    """A named method: three parts put together."""
+
+    score: Score
+    smoothing: Smoothing
+    source: Source | None  # None: the user's own pools
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for, and the parts that are made of it."""
+
+    n: int | None  # None: a stream
+    batch_size: int
+    k: float
+    smoothing: float | str | Smoothing
+    scheme: Scheme
+    generator: torch.Generator
+    pool: int | None = None  # candidates per draw; None: the whole dataset where possible
+    labels: Labels | None = None
+    model: nn.Module | None = None
+    loss: Any = None
+    seed: int = 0
+    drop_last: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.n or 0
+
+    def smooth(self) -> Smoothing:
+        return make_smoothing(self.smoothing)
+
+    def passes(self, strata: Strata | None = None) -> Passes:
+        return Passes(self.size, self.generator, strata)
+
+    def shuffled(self, strata: Strata | None = None) -> Shuffled:
+        return Shuffled(self.passes(strata), drop_last=self.drop_last)
+
+    def draws(self, score: Score, smoothing: Smoothing) -> Preset:
+        """By ``score`` from pools, or from the whole dataset for a score known by index."""
+        if self.n is None:
+            return Preset(score, smoothing, None)
+        if self.pool is None:
+            parts = (score, smoothing, self.k, self.scheme, self.generator)
+            return Preset(score, smoothing, WholeDataset(self.n, *parts))
+        choice = Choice(smoothing, self.k, self.scheme, self.generator)
+        return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice))
+
+
+def uniform(s: Settings) -> Preset:
+    """Shuffled passes."""
+    return Preset(Uniform(), Constant(0), s.shuffled())
+
+
+def history(s: Settings) -> Preset:
+    """The last loss of each example."""
+    return s.draws(History(s.size), s.smooth())
+
+
+def approx(s: Settings) -> Preset:
+    """The paper's LSTM; with pools it is trained at every step, as in the paper."""
+    labels = None if s.labels is None else s.labels.labels
+    every = 8 if s.pool is None else 1
+    return s.draws(Approx(s.size, labels, seed=s.seed, every=every), s.smooth())
+
+
+def auto(s: Settings) -> Preset:
+    """Shuffled passes until importance pays, then a running mean of losses at even intervals."""
+    score = History(s.size, decay=0.8)
+    smoothing = Fading() if s.smoothing == "adaptive" else s.smooth()
+    on = s.draws(score, smoothing).source if s.pool else _even(s, score, smoothing)
+    assert on is not None
+    off = s.shuffled(_strata(s))
+    source = AutoSource(s.size, s.batch_size, score, smoothing, off, on)
+    return Preset(score, smoothing, source)
+
+
+def _even(s: Settings, score: Score, smoothing: Smoothing) -> Source:
+    return EvenIntervals(s.size, score, smoothing, s.k, s.scheme, s.generator)
+
+
+def _strata(s: Settings) -> Strata | None:
+    """Only of many classes: with fewer than places in a batch, chance does it well enough."""
+    if s.labels is None or s.labels.number <= s.batch_size:
+        return None
+    return Strata(s.labels.labels, s.batch_size, s.generator)
+
+
+BY_INDEX: dict[str, Callable[[Settings], Preset]] = {
+    "auto": auto,
+    "uniform": uniform,
+    "history": history,
+    "approx": approx,
+}
+
+
+def make_preset(score: str | Score, s: Settings) -> tuple[str, Preset]:
+    """What the user wrote as ``score=``: its name and its parts."""
+    if isinstance(score, str):
+        if score in NEED_MODEL:
+            return score, s.draws(NEED_MODEL[score](s.model, s.loss), s.smooth())
+        if score in BY_INDEX:
+            return score, BY_INDEX[score](s)
+    elif isinstance(score, Score):
+        return type(score).__name__, s.draws(score, s.smooth())
+    raise ArgumentError(
+        f"score must be one of {', '.join(NAMES)} or an object with by_index, unit, score, update, "
+        f"state_dict and load_state_dict; got {score!r}"
+    )

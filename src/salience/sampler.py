@@ -1,0 +1,422 @@
+"""Draws and what is learned from them, for custom loops."""
+
+import math
+import operator
+import time
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from salience.batches.labels import as_labels
+from salience.draw import Draw
+from salience.errors import ArgumentError, LossError, StateError, UsageError
+from salience.feedback import Window, bad_losses, per_example, refuse_bad
+from salience.functional import Scheme
+from salience.presets import ScoreName, Settings, make_preset
+from salience.scores import NEED_MODEL, Score
+from salience.scores.checks import check_scores
+from salience.smoothing import RunningMean, Smoothing
+from salience.sources import Choice, Pool
+
+__all__ = ["BadLoss", "ImportanceSampler"]
+
+BadLoss = Literal["raise", "skip"]
+
+VERSION = 5  # of the saved state
+# Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
+# a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
+SALT = 5_846_008_549_259_017_313
+OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
+
+
+@final
+class ImportanceSampler:
+    """Draws batches of indices by importance, with weights; learns from the losses.
+
+    Example::
+
+        sampler = ImportanceSampler(len(dataset), batch_size=128)
+        indices, weights = draw = sampler.draw()
+        losses = per_example_losses(dataset[indices])
+        (weights * losses).mean().backward()
+        sampler.update(draw, losses)
+
+    ``draw`` serves the scores that are known by index (``uniform``, ``history``, ``approx``,
+    ``auto``); ``choose`` serves those that need the model and a pool of examples (there ``n`` may
+    be None: a stream). The arguments are those of ``ImportanceLoader``.
+    """
+
+    def __init__(
+        self,
+        n: int | None,
+        batch_size: int,
+        *,
+        score: ScoreName | Score = "auto",
+        k: float = 0.5,
+        smoothing: float | Literal["adaptive"] | Smoothing = "adaptive",
+        presample: float | None = None,
+        draw: Scheme = "systematic",
+        model: nn.Module | None = None,
+        loss: Any = None,
+        labels: Any = None,
+        on_bad_loss: BadLoss = "raise",
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        n, batch_size, seed = _whole_numbers(n, batch_size, seed)
+        _check(n, k, draw, on_bad_loss)
+        self.n, self.batch_size, self.k = n, batch_size, float(k)
+        self._on_bad_loss = on_bad_loss
+        self._generator = torch.Generator(device="cpu").manual_seed((seed + SALT) % 2**64)
+        by_index = score not in NEED_MODEL if isinstance(score, str) else _by_index(score)
+        if n is None and by_index:
+            raise ArgumentError(
+                f"score {score!r} needs examples with an index, which a stream does not have: "
+                f"use 'loss', 'upper_bound' or 'gnorm', or give the dataset itself"
+            )
+        settings = Settings(
+            n=n,
+            batch_size=batch_size,
+            k=self.k,
+            smoothing=smoothing,
+            scheme=draw,
+            generator=self._generator,
+            pool=None if score == "uniform" else _pool_size(n, batch_size, presample, by_index),
+            labels=None if labels is None or n is None else as_labels(labels, n),
+            model=model,
+            loss=loss,
+            seed=seed,
+            drop_last=drop_last,
+        )
+        self.score_name, preset = make_preset(score, settings)
+        self.score, self._smoothing, self.source = preset
+        self._choice = Choice(self._smoothing, self.k, draw, self._generator)
+        self._settings = {
+            "dataset size": n,
+            "batch_size": batch_size,
+            "score": self.score_name,
+            "k": self.k,
+            "draw": draw,
+            "presample": presample,
+            "smoothing": _described(self._smoothing),
+        }
+        self.outstanding: dict[int, Draw] = {}  # drawn and not learned
+        self.deferred = False
+        self._number = 0
+        self._mean_loss = RunningMean()
+        self._window = Window()
+        self.step = 0
+        self.skipped = 0
+        self.seconds = 0.0
+
+    def __repr__(self) -> str:
+        size = "a stream" if self.n is None else f"{self.n} examples"
+        name = type(self).__name__
+        return (
+            f"{name}({size}, batch_size={self.batch_size}, score={self.score_name!r}, k={self.k:g})"
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether the next draw is by importance."""
+        return self.source is None or self.source.active
+
+    @property
+    def skips_bad(self) -> bool:
+        """Whether bad losses are left out instead of reported."""
+        return self._on_bad_loss == "skip"
+
+    # ------------------------------------------------------------------------------------ draws
+
+    def draw(self) -> Draw:
+        """The next batch: indices and weights, both on the host and the caller's to change."""
+        while len(self.outstanding) >= OUTSTANDING:
+            del self.outstanding[next(iter(self.outstanding))]
+        return self.next_draw().map(torch.clone)
+
+    def next_draw(self) -> Draw:
+        """``draw`` without a copy, for callers that do not change it."""
+        if self.source is None or not self.score.by_index:
+            raise UsageError(
+                f"score {self.score_name!r} needs the examples themselves: use ImportanceLoader, "
+                f"or choose(indices, batch) with a pool of them"
+            )
+        start = time.perf_counter()
+        size = self.batch_size if self.n is None else min(self.batch_size, self.n)
+        draw = self.source.draw(size, self._number)
+        self._number += 1
+        self.outstanding[draw.number] = draw
+        self.seconds += time.perf_counter() - start
+        return draw
+
+    def candidates(self) -> Tensor:
+        """For scores that need the model: the dataset positions of the next pool."""
+        assert isinstance(self.source, Pool)
+        return self.source.candidates()
+
+    def choose(self, indices: Tensor, batch: Any) -> tuple[Tensor, Draw]:
+        """For scores that need the model: positions in a pool of examples, and their draw.
+
+        ``indices`` [M] are the pool's dataset positions on the host, ``batch`` is the pool on the
+        model's device, where positions and draw then live. Nothing waits for that device.
+        """
+        if len(indices) < self.batch_size and self._number == 0 and self.n is None:
+            raise ArgumentError(
+                f"batch_size {self.batch_size} is larger than the pool of {len(indices)} examples: "
+                f"give larger pools or a smaller batch_size"
+            )
+        start = time.perf_counter()
+        # The last pool of a finite stream may be short: a batch as short is drawn from it.
+        size = min(self.batch_size, len(indices))
+        scores = self._pool_scores(indices, batch)
+        indices = indices.to(scores.device, non_blocking=True)
+        merge = self.readable(scores)
+        positions, draw = self._choice.draw(size, self._number, scores, indices, merge=merge)
+        self._number += 1
+        self.outstanding[draw.number] = draw
+        self.seconds += time.perf_counter() - start
+        return positions, draw
+
+    def _pool_scores(self, indices: Tensor, batch: Any) -> Tensor:
+        """A bad score counts for nothing; if its example is drawn all the same, the loss tells."""
+        scores = check_scores(self.score.score(indices, batch), len(indices), self.score_name)
+        bad = bad_losses(scores)
+        if self.readable(scores) and not self.skips_bad and bool(bad.any()):
+            i = int(bad.nonzero()[0])
+            raise LossError(
+                f"scores must be finite and >= 0; score {float(scores[i]):g} of example "
+                f"{int(indices[i])} (pool of {len(indices)}) at step {self.step + 1}: the model "
+                f"gave a bad loss; lower the learning rate, or pass on_bad_loss='skip'"
+            )
+        return torch.where(bad, torch.zeros_like(scores), scores)
+
+    def readable(self, tensor: Tensor) -> bool:
+        """Whether its values can be looked at without waiting for an accelerator."""
+        return tensor.device.type == "cpu" and not self.deferred
+
+    def new_epoch(self) -> None:
+        """An epoch begins: shuffled passes begin anew."""
+        if self.source is not None:
+            self.source.new_epoch()
+
+    # ----------------------------------------------------------------------------------- losses
+
+    def update(self, draw: Draw | Tensor, losses: Tensor) -> None:
+        """Learn the losses of a training pass: those of a draw, or of the indices of one.
+
+        For indices the oldest draw with the same ones is looked up, so that the probabilities at
+        the time of the draw are known; other indices are taken as a uniform sample. Repeated
+        indices count as one observation with the mean of their losses.
+        """
+        if isinstance(draw, Draw):
+            found = self._drawn(draw)
+        else:
+            indices = _host_indices(draw, self.n)
+            found = self._matching(indices) or self._uniform_sample(indices)
+        losses = per_example(losses.detach(), len(found)).to("cpu", torch.float32)
+        self.learn(found, losses)
+
+    def _drawn(self, draw: Draw) -> Draw:
+        if draw.number not in self.outstanding:
+            raise UsageError(
+                f"draw {draw.number} does not wait for losses: pass each draw of this sampler once"
+            )
+        return self.outstanding[draw.number]
+
+    def _matching(self, indices: Tensor) -> Draw | None:
+        for draw in self.outstanding.values():
+            if torch.equal(draw.indices, indices):
+                return draw
+        return None
+
+    def _uniform_sample(self, indices: Tensor) -> Draw:
+        ones = torch.ones(len(indices), dtype=torch.float64, device="cpu")
+        return Draw(-1, indices, ones.float(), ones, ones, 1)
+
+    def learn(self, draw: Draw, losses: Tensor) -> None:
+        """Learn the losses of ``draw``; everything is on the host, ``losses`` float32 [batch]."""
+        start = time.perf_counter()
+        values, good = losses.numpy(), draw
+        # The smallest and the sum show every bad loss: nan passes no comparison.
+        if not (np.minimum.reduce(values) >= 0 and np.add.reduce(values) < math.inf):
+            good, losses = self._without_bad(draw, losses)
+        self.step += 1
+        if len(losses):
+            self._learn(good, losses)
+        self.outstanding.pop(draw.number, None)
+        self.seconds += time.perf_counter() - start
+
+    def _without_bad(self, draw: Draw, losses: Tensor) -> tuple[Draw, Tensor]:
+        bad = bad_losses(losses)
+        if not bool(bad.any()):  # only their sum is too large
+            return draw, losses
+        if not self.skips_bad:
+            refuse_bad(bad, losses, draw.indices, self.step + 1)
+        self.skipped += int(bad.sum())
+        return draw.map(lambda x: x[~bad]), losses[~bad]
+
+    def _learn(self, draw: Draw, losses: Tensor) -> None:
+        mean_loss = draw.unbiased_mean(losses)
+        self._mean_loss.update(mean_loss)
+        self._window.append(draw, losses)
+        in_losses = self.score.unit == "loss"
+        self._smoothing.update(mean_loss if in_losses else draw.unbiased_mean(draw.scores))
+        once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
+        changed = self.score.update(*once)
+        if self.source is not None:
+            self.source.update(changed)
+
+    def forget(self) -> None:
+        """Forget the draws whose losses never came back."""
+        self.outstanding.clear()
+
+    # ------------------------------------------------------------------------- metrics and state
+
+    def metrics(self) -> dict[str, float]:
+        """Plain floats about the last steps; nan where nothing is known yet."""
+        return {
+            "mean_loss": self._mean_loss.value,
+            **self._window.summary(),
+            "active": float(self.active),
+            "skipped_losses": float(self.skipped),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values, enough to continue exactly."""
+        return {
+            "version": VERSION,
+            "settings": dict(self._settings),
+            "number": self._number,
+            "step": self.step,
+            "skipped": self.skipped,
+            "rng": self._generator.get_state(),
+            "mean_loss": self._mean_loss.state_dict(),
+            "smoothing": self._smoothing.state_dict(),
+            "score": self.score.state_dict(),
+            "source": {} if self.source is None else self.source.state_dict(),
+            "outstanding": [draw.state_dict() for draw in self.outstanding.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken; the state of something else changes nothing."""
+        self.check_state(state)
+        before = self.state_dict()
+        try:
+            self._load(state)
+        except Exception as error:
+            self._load(before)
+            raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Refuse what ``state_dict`` did not return, or returned with other arguments."""
+        version = state.get("version") if isinstance(state, dict) else None
+        if version != VERSION:
+            raise StateError(
+                f"state has version {version!r}, this release reads {VERSION}: "
+                f"pass what state_dict() of an ImportanceLoader or ImportanceSampler returned"
+            )
+        saved = state.get("settings", {})
+        for what, value in self._settings.items():
+            if saved.get(what) != value:
+                raise StateError(
+                    f"state was saved with {what} {saved.get(what)!r}, this one has {value!r}: "
+                    f"load it into one made with the same arguments"
+                )
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._number = int(state["number"])
+        self.step, self.skipped = int(state["step"]), int(state["skipped"])
+        self._generator.set_state(state["rng"].cpu())
+        self._mean_loss.load_state_dict(state["mean_loss"])
+        self._smoothing.load_state_dict(state["smoothing"])
+        self.score.load_state_dict(state["score"])
+        if self.source is not None:
+            self.source.load_state_dict(state["source"])
+        draws = [Draw(**parts).map(torch.clone) for parts in state["outstanding"]]
+        self.outstanding = {draw.number: draw for draw in draws}
+        self._window = Window()
+
+
+def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
+    """One loss per distinct index, the mean of the repeated ones."""
+    at = indices.numpy()
+    order = at.argsort(kind="stable")
+    ordered = at[order]
+    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    if len(starts) == len(at) - 1:
+        return indices, losses
+    starts = np.append(0, starts)
+    means = np.add.reduceat(losses.numpy()[order], starts) / np.diff(starts, append=len(at))
+    return torch.from_numpy(ordered[starts]), torch.from_numpy(means.astype(np.float32))
+
+
+def _host_indices(indices: Any, n: int | None) -> Tensor:
+    """int64 [batch] on the host, within the dataset."""
+    given: Tensor = torch.as_tensor(indices, device="cpu")
+    if given.ndim != 1 or given.is_floating_point() or given.dtype == torch.bool:
+        raise ArgumentError(
+            f"indices must be whole numbers of shape [batch]; "
+            f"got {given.dtype} of shape {list(given.shape)}"
+        )
+    outside = (given < 0) | (given >= n) if n is not None else given < 0
+    if bool(outside.any()):
+        value = int(given[outside][0])
+        raise ArgumentError(f"index {value} is out of range for a dataset of {n} examples")
+    return given.to(torch.int64)
+
+
+def _by_index(score: Any) -> bool:
+    return bool(getattr(score, "by_index", True))
+
+
+def _described(smoothing: Smoothing) -> str:
+    """With its settings where it shows them; a default repr would be an address."""
+    shows = type(smoothing).__repr__ is not object.__repr__
+    return repr(smoothing) if shows else type(smoothing).__name__
+
+
+def _pool_size(n: int | None, batch: int, presample: float | None, by_index: bool) -> int | None:
+    """Candidates per draw; None for the whole dataset."""
+    if presample is None:
+        presample = None if by_index else 2
+    elif not (isinstance(presample, int | float) and 1 <= presample < math.inf):
+        raise ArgumentError(
+            f"presample must be a number >= 1 (the pool is that many batches) or None; "
+            f"got {presample!r}"
+        )
+    if presample is None:
+        return None
+    size = round(presample * batch)
+    return size if n is None else min(size, n)
+
+
+def _whole_numbers(n: Any, batch_size: Any, seed: Any) -> tuple[int | None, int, int]:
+    """Python's and NumPy's whole numbers, and nothing else."""
+    size = None if n is None else _whole_number("the dataset size", n)
+    return size, _whole_number("batch_size", batch_size, least=1), _whole_number("seed", seed)
+
+
+def _whole_number(name: str, value: Any, least: int | None = None) -> int:
+    wanted = "a whole number" + ("" if least is None else f" >= {least}")
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{name} must be {wanted}; got {value!r}")
+    number = operator.index(value)
+    if least is not None and number < least:
+        raise ArgumentError(f"{name} must be {wanted}; got {value!r}")
+    return number
+
+
+def _check(n: int | None, k: float, draw: str, on_bad_loss: str) -> None:
+    if n is not None and not 1 <= n <= 2**32:
+        what = "is empty" if n < 1 else "is too large"
+        raise ArgumentError(f"the dataset {what} ({n} examples): give between 1 and 2^32 examples")
+    if not (isinstance(k, int | float) and math.isfinite(k) and k <= 1):
+        raise ArgumentError(f"k must be a finite number <= 1 (1 is unbiased); got {k!r}")
+    if draw not in get_args(Scheme):
+        raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {draw!r}")
+    if on_bad_loss not in get_args(BadLoss):
+        raise ArgumentError(
+            f"on_bad_loss must be one of {', '.join(get_args(BadLoss))}; got {on_bad_loss!r}"
+        )

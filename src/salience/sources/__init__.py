@@ -1,0 +1,21 @@
+"""Where the next examples come from: one file per way of drawing."""
+
+from salience.sources.auto import AutoSource
+from salience.sources.even import EvenIntervals
+from salience.sources.passes import Passes, Strata
+from salience.sources.pool import Choice, Pool
+from salience.sources.protocol import Source
+from salience.sources.shuffled import Shuffled
+from salience.sources.whole import WholeDataset
+
+__all__ = [
+    "AutoSource",
+    "Choice",
+    "EvenIntervals",
+    "Passes",
+    "Pool",
+    "Shuffled",
+    "Source",
+    "Strata",
+    "WholeDataset",
+]

@@ -1,0 +1,117 @@
+"""Visits at even intervals: the higher the score of an example, the shorter they are."""
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience import functional
+from salience.draw import Draw
+from salience.functional import Scheme
+from salience.scores import Score
+from salience.smoothing import Smoothing
+from salience.sources.passes import Passes
+from salience.sources.scoring import distribution, known_scores, mean_of_known
+
+__all__ = ["EvenIntervals"]
+
+SLICE = 65536  # examples whose visits are planned at a time
+SWEEPS = 8  # of the dataset per N visits
+
+
+@final
+class EvenIntervals:
+    """Every example comes at even intervals, as often as its score says.
+
+    The dataset is swept in random order, a slice at a time. A slice of M examples gets M / 8
+    visits. Example i earns p_i of them as credit; the whole part becomes visits, at random places
+    among those of the slice, and the fraction stays for the next sweep. So chance brings no example
+    twice in a row and leaves none out, and with equal scores these are shuffled passes.
+
+    On average no example has more than one place in a batch: p_i <= 1 / batch size. Examples whose
+    score is not known yet (nan) get the mean of the others.
+    """
+
+    active = True
+
+    def __init__(
+        self,
+        n: int,
+        score: Score,
+        smoothing: Smoothing,
+        k: float,
+        scheme: Scheme,
+        generator: torch.Generator,
+    ) -> None:
+        self._n, self._score, self._smoothing, self._k = n, score, smoothing, k
+        self._scheme: Scheme = scheme
+        self._generator = generator
+        self._passes = Passes(n, generator)
+        self._slice = -(-n // -(-n // SLICE))  # slices of equal size
+        # Written once, so that the memory is there before it is first needed.
+        self._credit = np.full(n, 0.0, dtype=np.float32)
+        self._fresh = n  # examples that no sweep has reached: their credit is still to be drawn
+        self._queue: list[Tensor] = []
+
+    def draw(self, n: int, number: int) -> Draw:
+        while not self._queue or len(self._queue[0]) < n:
+            self._plan(n)
+        indices, weights, p, scores = (part[:n] for part in self._queue)
+        self._queue = [part[n:] for part in self._queue]
+        return Draw(number, indices, weights, p, scores, self._n)
+
+    def _plan(self, batch: int) -> None:
+        """Queue the visits of the next slice."""
+        examples = self._passes.take(self._slice, whole=False)
+        scores, unknown = known_scores(self._score, examples)
+        if unknown.any():
+            scores.masked_fill_(unknown, mean_of_known(scores, unknown))
+        p = distribution(scores, self._smoothing, most=1 / batch)
+        at = self._visits(examples, p, len(examples) * max(1 / SWEEPS, batch / self._n))
+        weights = functional.weights(p[at], self._k, len(p)).to(torch.float32)
+        # As one draw in N: slices that differ in size can stand in one batch.
+        planned = [examples[at], weights, p[at] * (len(p) / self._n), scores[at]]
+        rest = self._queue or [part[:0] for part in planned]
+        self._queue = [torch.cat(parts) for parts in zip(rest, planned, strict=True)]
+
+    def _visits(self, examples: Tensor, p: Tensor, n: float) -> Tensor:
+        """Positions in the slice, about ``n`` of them, in random order."""
+        if self._scheme == "multinomial":
+            return functional.draw(
+                p, max(round(n), 1), generator=self._generator, scheme=self._scheme
+            )
+        counts, credit = functional.even_visits(self._credit_of(examples), p, n)
+        self._credit[examples.numpy()] = credit.numpy()
+        at = torch.repeat_interleave(counts)
+        return at[torch.randperm(len(at), generator=self._generator, device="cpu")]
+
+    def _credit_of(self, examples: Tensor) -> Tensor:
+        """What they have left from the last sweep; at random before the first."""
+        if self._fresh <= 0:
+            return torch.from_numpy(self._credit[examples.numpy()])
+        self._fresh -= len(examples)
+        return torch.rand(len(examples), generator=self._generator, device="cpu")
+
+    def update(self, indices: Tensor) -> None:
+        pass  # scores are asked for when their slice is planned
+
+    def new_epoch(self) -> None:
+        """Forget visits that were planned by scores of long ago."""
+        self._queue = []
+
+    def state_dict(self) -> dict[str, Any]:
+        untouched = self._fresh == self._n
+        return {
+            "passes": self._passes.state_dict(),
+            "credit": None if untouched else torch.from_numpy(self._credit.copy()),
+            "fresh": self._fresh,
+            "queue": [part.clone() for part in self._queue],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._passes.load_state_dict(state["passes"])
+        if state["credit"] is not None:
+            self._credit[:] = state["credit"].numpy()
+        self._fresh = int(state["fresh"])
+        self._queue = [part.clone() for part in state["queue"]]

@@ -1,0 +1,139 @@
+"""All examples, each once, then all again: what ordinary training does."""
+
+from typing import Any, Protocol, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from salience.sources.permutation import ROUNDS, Ints, Permutation, scramble
+
+__all__ = ["Passes", "Strata", "by_frequency"]
+
+BATCHES = 32  # of a stratified pass, computed at a time
+
+
+class Order(Protocol):
+    """All positions in some order, read in pieces."""
+
+    def span(self, start: int, stop: int) -> Ints: ...
+
+
+@final
+class Passes:
+    """All positions in random order, then all again: each exactly once per pass.
+
+    With ``strata``, every batch of a pass holds the classes in proportion.
+    """
+
+    def __init__(self, n: int, generator: torch.Generator, strata: "Strata | None" = None) -> None:
+        self.n = n
+        self._generator = generator
+        self._strata = strata
+        self._key, self._at = 0, n  # the next call begins a pass
+        self._order: Order | None = None
+
+    def take(self, count: int, *, whole: bool = True) -> Tensor:
+        """The next ``count`` positions; without ``whole``, no further than the end of the pass."""
+        if self._at >= self.n:
+            self._begin()
+        stop = min(self._at + count, self.n)
+        part = torch.from_numpy(self._places().span(self._at, stop))
+        self._at = stop
+        if whole and len(part) < count:
+            return torch.cat([part, self.take(count - len(part))])
+        return part
+
+    def end(self) -> None:
+        """Leave the rest of this pass: what is taken next begins a new one."""
+        self._at = self.n
+
+    @property
+    def fraction_done(self) -> float:
+        return self._at / self.n
+
+    def _begin(self) -> None:
+        key = torch.randint(2**62, (1,), generator=self._generator, device="cpu")
+        self._key, self._at, self._order = int(key), 0, None
+
+    def _places(self) -> Order:
+        if self._order is None:
+            make = Permutation if self._strata is None else self._strata.order
+            self._order = make(self.n, self._key)
+        return self._order
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"key": self._key, "at": self._at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._key, self._at, self._order = int(state["key"]), int(state["at"]), None
+
+
+@final
+class Strata:
+    """The examples sorted by class, to be visited so that batches hold classes in proportion.
+
+    In the order of their frequency, classes fall into ``batch_size`` equal strata, and every batch
+    gets one example from each.
+    """
+
+    def __init__(self, classes: Tensor, batch_size: int, generator: torch.Generator) -> None:
+        ranks = by_frequency(classes)
+        shuffled = torch.randperm(len(ranks), generator=generator, device="cpu")
+        self.sorted = shuffled[ranks[shuffled].argsort(stable=True)].to(torch.int32).numpy()
+        self.batch_size = batch_size
+
+    def order(self, n: int, key: int) -> "StratifiedOrder":
+        """The order of one pass."""
+        assert n == len(self.sorted)
+        return StratifiedOrder(self.sorted, self.batch_size, key)
+
+
+@final
+class StratifiedOrder:
+    """One pass: batch b takes from stratum j the b-th example of a random order of its own."""
+
+    def __init__(self, examples: NDArray[np.int32], batch_size: int, key: int) -> None:
+        n = len(examples)
+        edges = np.arange(batch_size + 1) * n // batch_size
+        rng = np.random.default_rng(key)
+        # Strata begin elsewhere in every pass, so the same examples are not always the ones whose
+        # stratum is longer by one and fills the last, short batch.
+        self._offset = int(rng.integers(n))
+        self._keys = rng.integers(2**32, size=(ROUNDS, batch_size), dtype=np.uint32)
+        self._first, self._sizes = edges[:-1], np.diff(edges)
+        self._examples, self._key, self._batch = examples, key, batch_size
+        self._places, self._start = np.empty(0, dtype=np.int64), 0
+
+    def span(self, start: int, stop: int) -> Ints:
+        if start < self._start or stop > self._start + len(self._places):
+            first = start // self._batch
+            last = max(-(-stop // self._batch), first + BATCHES)
+            self._places, self._start = self._batches(first, last), first * self._batch
+        return self._places[start - self._start : stop - self._start]
+
+    def _batches(self, first: int, last: int) -> Ints:
+        """The examples of batches ``first`` to ``last``, those of a batch in random order."""
+        last = min(last, int(self._sizes.max()))
+        step = np.repeat(np.arange(first, last, dtype=np.uint32), self._batch)
+        column = np.tile(np.arange(self._batch), last - first)
+        # The places of a batch change at random too: halves of it differ only by chance.
+        jitter = np.random.default_rng([self._key, first]).random(len(step))
+        mixed = np.lexsort((jitter, step))
+        step, column = step[mixed], column[mixed]
+        there = step < self._sizes[column]  # the last batch has an example of some strata only
+        step, column = step[there], column[there]
+        sizes = self._sizes[column].astype(np.uint32)
+        within = scramble(step, sizes, [key[column] for key in self._keys])
+        at = (self._first[column] + within + self._offset) % len(self._examples)
+        return self._examples[at].astype(np.int64)
+
+
+def by_frequency(classes: Tensor) -> Tensor:
+    """The classes 0, 1, ... renumbered, the most frequent first: neighbours are about as rare.
+
+    >>> by_frequency(torch.tensor([0, 2, 2, 1, 2, 1]))
+    tensor([2, 0, 0, 1, 0, 1])
+    """
+    return torch.bincount(classes).argsort(descending=True, stable=True).argsort()[classes]

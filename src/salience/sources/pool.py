@@ -1,0 +1,83 @@
+"""The paper's Algorithm 1: a uniform pool of candidates, then a draw within it."""
+
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from salience import functional
+from salience.draw import Draw, share
+from salience.functional import Scheme
+from salience.scores import Score
+from salience.smoothing import Smoothing
+from salience.sources.passes import Passes
+from salience.sources.scoring import distribution, known_scores
+
+__all__ = ["Choice", "Pool"]
+
+
+class Choice(NamedTuple):
+    """How ``n`` examples are chosen from a pool once its scores are known."""
+
+    smoothing: Smoothing
+    k: float
+    scheme: Scheme
+    generator: torch.Generator
+
+    def draw(
+        self, n: int, number: int, scores: Tensor, indices: Tensor, *, merge: bool
+    ) -> tuple[Tensor, Draw]:
+        """Positions in the pool with these ``scores`` [M], and their draw; all on one device.
+
+        With ``merge`` an example that is drawn several times is one row, with its weights added;
+        how many rows there are has to be known on the host, so an accelerator would be waited for.
+        """
+        p = distribution(scores, self.smoothing)
+        at = functional.draw(p, n, generator=self.generator, scheme=self.scheme)
+        counts = None
+        if merge:
+            at, counts = functional.merge_duplicates(at, p.new_ones(n))
+        weights = functional.weights(p[at], self.k, len(p))
+        if counts is not None:
+            weights = weights * share(counts)
+        weights = weights.to(torch.float32)
+        return at, Draw(number, indices[at], weights, p[at], scores[at], len(p), counts)
+
+
+@final
+class Pool:
+    """Pools of ``size`` candidates from shuffled passes, for scores known by index.
+
+    Unknown scores count as the largest score seen so far.
+    """
+
+    active = True
+
+    def __init__(self, size: int, passes: Passes, score: Score, choice: Choice) -> None:
+        self._size, self._passes = size, passes
+        self._score, self._choice = score, choice
+        self._initial = 0.0
+
+    def candidates(self) -> Tensor:
+        """The dataset positions of the next pool."""
+        return self._passes.take(self._size)
+
+    def draw(self, n: int, number: int) -> Draw:
+        candidates = self.candidates()
+        scores, unknown = known_scores(self._score, candidates)
+        self._initial = max(self._initial, float(scores.max()))
+        scores.masked_fill_(unknown, self._initial)
+        return self._choice.draw(n, number, scores, candidates, merge=True)[1]
+
+    def update(self, indices: Tensor) -> None:
+        pass
+
+    def new_epoch(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self._passes.state_dict(), "initial": self._initial}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._passes.load_state_dict(state)
+        self._initial = float(state["initial"])

@@ -1,0 +1,41 @@
+"""From the scores of some candidates to probabilities: unknown ones filled in, all smoothed."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience import functional
+from salience.scores import Score
+from salience.scores.checks import check_scores
+from salience.smoothing import Smoothing
+
+__all__ = ["all_scores", "distribution", "known_scores"]
+
+CHUNK = 65536  # examples scored at a time when the whole dataset is
+
+
+def known_scores(score: Score, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """float64 scores of ``indices``, 0 where nothing is known yet, and where that is."""
+    scores = check_scores(score.score(indices, None), len(indices), "score", unknown=True)
+    scores = scores.to(torch.float64)
+    unknown = scores.isnan()
+    return scores.masked_fill_(unknown, 0.0), unknown
+
+
+def all_scores(score: Score, n: int) -> tuple[Tensor, Tensor]:
+    """``known_scores`` of all ``n`` examples."""
+    parts = torch.split(torch.arange(n, device="cpu"), CHUNK)
+    scores, unknown = zip(*(known_scores(score, part) for part in parts), strict=True)
+    return torch.cat(scores), torch.cat(unknown)
+
+
+def distribution(scores: Tensor, smoothing: Smoothing, most: float | None = None) -> Tensor:
+    """p of candidates with these ``scores``; no p_i is larger than ``most``."""
+    q = functional.smooth(scores, smoothing.constant(scores.mean()))
+    return functional.probabilities(q if most is None else functional.cap(q, most))
+
+
+def mean_of_known(scores: Tensor, unknown: Tensor) -> float:
+    """The mean of the known scores; 1 when there are none."""
+    known = len(scores) - int(np.count_nonzero(unknown.numpy()))
+    return float(scores.sum()) / known if known else 1.0

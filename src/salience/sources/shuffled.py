@@ -1,0 +1,45 @@
+"""Ordinary shuffled epochs: every example once per pass, every weight 1."""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from salience.draw import Draw
+from salience.sources.passes import Passes
+
+__all__ = ["Shuffled"]
+
+
+@final
+class Shuffled:
+    """p_i = 1 / N and no score. With ``drop_last``, a short batch at the end is left out."""
+
+    active = False
+
+    def __init__(self, passes: Passes, *, drop_last: bool = False) -> None:
+        self._passes, self._drop_last = passes, drop_last
+        self._ones = torch.empty(0, dtype=torch.float64, device="cpu")
+
+    def draw(self, n: int, number: int) -> Draw:
+        indices = self._passes.take(n, whole=False)
+        if self._drop_last and len(indices) < n:
+            indices = self._passes.take(n, whole=False)
+        if len(self._ones) != len(indices):
+            self._ones = torch.ones(len(indices), dtype=torch.float64, device="cpu")
+            self._p, self._weights = self._ones / self._passes.n, self._ones.float()
+        return Draw(
+            number, indices, self._weights, self._p, self._ones, self._passes.n, uniform=True
+        )
+
+    def update(self, indices: Tensor) -> None:
+        pass
+
+    def new_epoch(self) -> None:
+        self._passes.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._passes.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._passes.load_state_dict(state)

@@ -1,0 +1,115 @@
+"""Draws from the whole dataset through a sum tree, in time that hardly grows with its size."""
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience import functional
+from salience.draw import Draw
+from salience.functional import Scheme
+from salience.scores import Score
+from salience.smoothing import Smoothing
+from salience.sources.scoring import all_scores, known_scores
+from salience.sources.tree import SumTree
+
+__all__ = ["WholeDataset"]
+
+AHEAD = 32  # batches that one systematic draw is split across
+PART = 8  # of a pass: such a draw is at most one in so many
+
+_SCORE, _UNKNOWN = 0, 1  # columns of the tree
+
+
+@final
+class WholeDataset:
+    """p_i = q_i / sum_j q_j over all N examples.
+
+    A systematic draw is made for several batches at once and split across them at random. For one
+    batch alone its evenly spaced points would bring the same examples together again and again.
+
+    Examples whose score is not known yet (nan) get the largest score seen so far, so that they are
+    visited first. As one number for all of them it can change without touching the tree.
+    """
+
+    active = True
+
+    def __init__(
+        self,
+        n: int,
+        score: Score,
+        smoothing: Smoothing,
+        k: float,
+        scheme: Scheme,
+        generator: torch.Generator,
+    ) -> None:
+        self._score, self._smoothing, self._k = score, smoothing, k
+        self._scheme: Scheme = scheme
+        self._generator = generator
+        self._tree = SumTree(n, columns=2)
+        self._initial = 0.0  # the score of examples that were not seen yet
+        self._queue: list[Tensor] = []
+        self._fill(*all_scores(score, n))
+
+    def draw(self, n: int, number: int) -> Draw:
+        if not self._queue or len(self._queue[0]) < n:
+            self._queue = self._draw(n * self._batches(n))
+        indices, weights, p, scores = (part[:n] for part in self._queue)
+        self._queue = [part[n:] for part in self._queue]
+        return Draw(number, indices, weights, p, scores, self._tree.n)
+
+    def _batches(self, n: int) -> int:
+        """How many batches of ``n`` to draw for at once; multinomial draws are independent."""
+        return min(max(self._tree.n // (PART * n), 1), AHEAD) if self._scheme == "systematic" else 1
+
+    def _draw(self, n: int) -> list[Tensor]:
+        tree = self._tree
+        # With nothing known, any positive number makes all equal.
+        rates = (1.0, (self._initial or 1.0) if self._unknown else 0.0)
+        total = tree.total(rates)
+        floor = float(self._smoothing.constant(total / tree.n))
+        if total + floor <= 0:  # every score and the smoothing are zero: all alike
+            rates, total, floor = (0.0, 0.0), 0.0, 1.0
+        total += floor * tree.n
+        points = functional.points(n, generator=self._generator, scheme=self._scheme)
+        found = tree.find(points.numpy() * total, rates, floor)
+        mass = tree.mass(found, rates, floor)
+        p = mass / total
+        weights = functional.weights(p, self._k, tree.n).astype(np.float32)
+        return [torch.from_numpy(part) for part in (found, weights, p, mass - floor)]
+
+    def update(self, indices: Tensor) -> None:
+        if not len(indices):
+            return
+        at = indices.numpy()
+        scores, unknown = known_scores(self._score, indices)
+        if self._unknown:
+            self._tree.put(_UNKNOWN, at, unknown.numpy().astype(np.float64))
+            self._unknown = self._tree.total((0.0, 1.0))
+        elif unknown.any():
+            raise AssertionError("a known score became unknown")
+        self._tree.put(_SCORE, at, scores.numpy())
+        self._initial = max(self._initial, float(scores.max()))
+
+    def _fill(self, scores: Tensor, unknown: Tensor) -> None:
+        self._tree.fill(_SCORE, scores.numpy())
+        self._tree.fill(_UNKNOWN, unknown.numpy().astype(np.float64))
+        self._unknown = float(unknown.sum())
+        self._initial = max(self._initial, float(scores.max()))
+
+    def new_epoch(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        scores = self._tree.column(_SCORE).copy()
+        scores[self._tree.column(_UNKNOWN) > 0] = np.nan
+        queue = [part.clone() for part in self._queue]
+        return {"scores": torch.from_numpy(scores), "initial": self._initial, "queue": queue}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        scores = state["scores"].clone()
+        unknown = scores.isnan()
+        self._initial = float(state["initial"])
+        self._fill(scores.masked_fill_(unknown, 0.0), unknown)
+        self._queue = [part.clone() for part in state["queue"]]

@@ -1,0 +1,198 @@
+"""The tables in results/ are what the recorded rows come to."""
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from salience.compare.summary import summarize
+
+RESULTS = Path(__file__).parent.parent / "results"
+CASES = sorted(path.parent for path in RESULTS.rglob("runs.jsonl.gz"))
+LONG = [path for path in CASES if path.parent == RESULTS]
+SHORT = [path for path in CASES if path.parent.name == "step-cost"]
+PARTS = ("draw", "update", "both")
+TARGETS = sorted(path.parent for path in RESULTS.glob("paper/*/result.json"))
+VERDICTS = {True: "**holds**", False: "**does not hold**", None: "undecided"}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(RESULTS).as_posix()
+
+
+def rows(path: Path) -> list[Any]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def table(page: Path) -> list[list[str]]:
+    """The cells of every table row on a page."""
+    lines = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def row_of(path: Path) -> list[str]:
+    (found,) = [row for row in table(RESULTS / "README.md") if f"]({path.name})" in row[0]]
+    return found
+
+
+def runs(all_rows: list[Any], method: str) -> list[list[Any]]:
+    """The rows of each seed, in the order of the seeds."""
+    seeds = sorted({row["seed"] for row in all_rows})
+    return [[r for r in all_rows if (r["method"], r["seed"]) == (method, s)] for s in seeds]
+
+
+def ratio(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f}"
+
+
+def mean_std(values: list[float], scale: float) -> str:
+    return f"{scale * fmean(values):.{2 if scale > 1 else 1}f} ({scale * stdev(values):.2f})"
+
+
+def rounded(value: Any) -> Any:
+    """Floats to twelve digits: the order of summation may change."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
+def expected(path: Path) -> list[str]:
+    """The computed cells of a case: ratios, step cost, test results, arguments, commit.
+
+    Each seed is compared with the uniform run of the same seed. The test result of a method is
+    the one of its last evaluation within uniform's training time.
+    """
+    config, found = read(path / "config.json"), rows(path / "runs.jsonl.gz")
+    method = config["methods"][1]
+    measure = "test_error" if "test_error" in found[0] else "test_perplexity"
+    whole = summarize(found)["methods"][method]
+    pairs = list(zip(runs(found, "uniform"), runs(found, method), strict=True))
+    seeds = [summarize(u + m)["methods"][method]["time_to_target_ratio"] for u, m in pairs]
+    equal = [[r for r in m if r["seconds"] <= u[-1]["seconds"]][-1] for u, m in pairs]
+    scale = 100 if measure == "test_error" else 1
+    by_size = sorted(seeds, key=lambda seed: (seed is None, seed))
+    return [
+        f"`{method}`",
+        str(len(pairs)),
+        ratio(whole["time_to_target_ratio"]),
+        ", ".join(map(ratio, by_size)),
+        ratio(whole["step_cost_ratio"]),
+        mean_std([u[-1][measure] for u, _ in pairs], scale),
+        mean_std([row[measure] for row in equal], scale),
+        f"`{config['commit'][:7]}`",
+    ]
+
+
+@pytest.mark.parametrize("path", LONG, ids=name)
+def test_the_table_agrees_with_the_rows(path: Path) -> None:
+    assert row_of(path)[2:10] == expected(path)
+
+
+@pytest.mark.parametrize("path", LONG, ids=name)
+def test_the_table_gives_the_command(path: Path) -> None:
+    command = read(path / "config.json")["command"]
+    for option in re.findall(r"^\S+|--\w+ \S+", row_of(path)[10].strip("`")):
+        assert f" {option} " in f"{command} ", f"{path.name} was run by {command}"
+
+
+@pytest.mark.parametrize("path", CASES, ids=name)
+def test_the_summary_is_that_of_the_rows(path: Path) -> None:
+    found = rounded(summarize(rows(path / "runs.jsonl.gz"))["methods"])
+    for method, recorded in rounded(read(path / "summary.json")["methods"]).items():
+        assert recorded.items() <= found[method].items()
+
+
+def test_all_runs_were_on_the_hardware_and_versions_that_the_page_names() -> None:
+    page = " ".join((RESULTS / "README.md").read_text("utf-8").split())
+    for path in CASES:
+        config = read(path / "config.json")
+        versions, hardware = config["versions"], config["hardware"]
+        told = ", ".join(f"{key} {value}" for key, value in versions.items())
+        cores = f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['threads']} thread"
+        assert told in page, path.name
+        assert cores in page, path.name
+
+
+def test_the_step_costs_agree_with_the_rows() -> None:
+    measured = {
+        (
+            row["network"],
+            row["method"],
+            "{:.2f} ({:.2f} to {:.2f})".format(row["ratio"], *row["quartiles"]),
+        )
+        for row in rows(RESULTS / "step-cost" / "rows.jsonl.gz")
+        if row["measured"] == "step"
+    }
+    networks = ("demo", "mnist-paper", "cifar10-paper", "ptb-paper")
+    methods = {method for _, method, _ in measured}
+    shown = [row for row in table(RESULTS / "README.md") if row[0].strip("`") in methods]
+    assert len(shown) == len(methods)
+    for method, *cells in shown:
+        for network, cell in zip(networks, cells, strict=True):
+            assert not cell or (network, method.strip("`"), cell) in measured
+
+
+def test_the_costs_of_draws_agree_with_the_rows() -> None:
+    for row in rows(RESULTS / "step-cost" / "rows.jsonl.gz"):
+        if row["measured"] == "draw":
+            draw, update, both = (f"{1e6 * row[f'{part}_seconds']:.0f} us" for part in PARTS)
+            low, high = row["both_quartiles_us"]
+            cells = [f"{row['examples']:,}", draw, update, f"{both} ({low} to {high})"]
+            assert cells in table(RESULTS / "README.md")
+
+
+@pytest.mark.parametrize("path", SHORT, ids=name)
+def test_the_costs_over_a_run_agree_with_the_rows(path: Path) -> None:
+    last = {row["method"]: row for row in rows(path / "runs.jsonl.gz")}
+    cells = [str(last["uniform"]["step"])]
+    for method in ("loss", "loss:draw=multinomial"):
+        cost = last[method]["seconds"] / last["uniform"]["seconds"]
+        cells += [f"{cost:.2f}", f"{last[method]['examples'] / last[method]['step']:.0f}"]
+    assert cells in [row[1:] for row in table(RESULTS / "README.md")]
+
+
+def test_a_report_is_made_from_the_rows(tmp_path: Path) -> None:
+    for file in ("config.json", "summary.json"):
+        shutil.copy(LONG[0] / file, tmp_path / file)
+    (tmp_path / "runs.jsonl").write_bytes(gzip.decompress((LONG[0] / "runs.jsonl.gz").read_bytes()))
+    command = [sys.executable, "-m", "salience", "report", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("path", TARGETS, ids=name)
+def test_every_claim_of_the_paper_is_in_the_table(path: Path) -> None:
+    shown = [
+        row[1:] for row in table(RESULTS / "paper" / "README.md") if f"]({path.name})" in row[0]
+    ]
+    claims = read(path / "result.json")["claims"]
+    for cells, claim in zip(shown, claims, strict=True):
+        statement = claim["statement"][0].upper() + claim["statement"][1:]
+        assert cells == [statement, VERDICTS[claim["holds"]], claim["evidence"]]
+
+
+def test_the_designs_agree_with_the_rows() -> None:
+    measured = set()
+    for row in rows(RESULTS / "designs" / "rows.jsonl.gz"):
+        errors = [100 * error for error in row["test_error"]]
+        error = f"{fmean(errors):.2f} % ({min(errors):.2f} to {max(errors):.2f})"
+        measured.add((ratio(row["steps_to_target"]), f"{row['train_loss']:.4f}", error))
+    page = RESULTS.parent / "docs" / "designs.md"
+    shown = [tuple(row[1:]) for row in table(page) if len(row) == 4 and "%" in row[3]]
+    assert len(shown) > 40
+    assert [row for row in shown if row not in measured] == []
