@@ -60,7 +60,7 @@ def begin(
             f"{directory} already holds results: pass --resume to continue, or choose another "
             f"directory with --out"
         )
-    with _refusal(directory):
+    with _refusal(directory / "config.json"):
         for name in DERIVED:
             (directory / name).unlink(missing_ok=True)
         if not resume and (directory / "state").is_dir():
@@ -142,8 +142,8 @@ def _refusal(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_file = any(each.is_file() for each in (path.parent, path.parent.parent))
-        why = "its directory is a file" if is_file else error.strerror or error
+        blocked = next((each for each in path.parents if each.is_file()), None)
+        why = f"{blocked.name} is a file" if blocked else error.strerror or error
         raise ArgumentError(
             f"cannot write to {path} ({why}): make room there, or choose another directory"
         ) from error

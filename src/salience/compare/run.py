@@ -86,7 +86,9 @@ class Run:
         """Train until this share of the budget is used, 0 to 1."""
         steps, seconds = self._budget
         if seconds is None:
-            self.advance(round(share * (steps or 0)) - self.step)
+            remaining = round(share * (steps or 0)) - self.step
+            if remaining > 0:
+                self.advance(remaining)
             return
         while self.seconds < share * seconds:
             self.advance(1)

@@ -82,12 +82,12 @@ def _line(name: str, found: Curve, on: str, target: float | None) -> Line:
 
 def _title(summary: Summary, target: float | None) -> str:
     n = summary["methods"][summary["baseline"]]["n"]
-    seeds = f"means of {n} seeds, bands from the best seed to the worst" if n > 1 else "one seed"
+    seeds = f"mean and range of {n} seeds" if n > 1 else "one seed"
     text = f"{summary['task']}: {seeds}"
     if target is None:
         return text
     base, loss = summary["baseline"], numbers.loss(target)
-    return f"{text}; dotted line: where {base} ended ({loss}), dots: where each first reached it"
+    return f"{text}; dotted: where {base} ended ({loss}), dots: where each first reached it"
 
 
 def _costs(found: Comparison) -> Chart:
@@ -104,7 +104,7 @@ def _costs(found: Comparison) -> Chart:
         for name, method in summary["methods"].items()
     ]
     panel = Panel("Cost of a step", f"cost of a step, over that of {base}", "", bars=bars, level=1)
-    title = f"{summary['task']}: training time of a step over that of {base} (dashed line)"
+    title = f"{summary['task']}: training time of a step over that of {base}"
     n = summary["methods"][base]["n"]
     return Chart("cost", title + ("; dots are single seeds" if n > 1 else ""), [panel], base)
 
@@ -114,4 +114,4 @@ def _cost(method: MethodSummary) -> str:
     ratio, final = method["step_cost_ratio"], method["final"]
     if ratio is None:
         return "not measured"
-    return f"{numbers.ratio(ratio)}, {1000 * final['seconds']['mean'] / final['step']:.3g} ms"
+    return f"{numbers.ratio(ratio)}, {1000 * final['seconds']['mean'] / final['step']:#.3g} ms"

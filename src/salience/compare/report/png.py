@@ -41,7 +41,7 @@ def chart_png(chart: Chart) -> bytes:
             axes.set_ylabel(panel.y, color=INK)
     if lined:
         _legend(figure, styles, columns)
-    wrapped = textwrap.wrap(_plain(chart.title), round(11 * figure.get_figwidth()))
+    wrapped = textwrap.wrap(_plain(chart.title), round(11.5 * figure.get_figwidth()))
     figure.suptitle("\n".join(wrapped), fontsize=10, color=INK)
     return _png(figure)
 
