@@ -3,8 +3,8 @@
 Steps: methods alternate in short blocks, so that other load on the machine affects all alike. A
 ratio is a block's time over that of the plain loop in the same round; printed are the median over
 the rounds with its quartiles, the same in processor time (which does not count the time of other
-programs), and the longest step in processor time. ``auto:off`` and ``auto:on`` are ``auto`` forced into one of its
-states; before the measurement it trains past its first pass.
+programs), and the longest step in processor time. ``auto:off`` and ``auto:on`` are ``auto`` forced
+into one of its states; before the measurement it trains past its first pass.
 
 Draws: ``draw`` and ``update`` of 128 out of N examples, each N and method in a process of its own:
 mean time, longest processor time, the time to construct the sampler, and its resident memory per
