@@ -2,11 +2,13 @@
 
 Steps: methods alternate in short blocks, so that other load on the machine affects all alike. A
 ratio is a block's time over that of the plain loop in the same round; printed are the median over
-the rounds with its quartiles, and the longest step. ``auto:off`` and ``auto:on`` are ``auto``
-forced into one of its states; before the measurement it trains past its first pass.
+the rounds with its quartiles, the same in processor time (which does not count the time of other
+programs), and the longest step in processor time. ``auto:off`` and ``auto:on`` are ``auto`` forced
+into one of its states; before the measurement it trains past its first pass.
 
 Draws: ``draw`` and ``update`` of 128 out of N examples, each N and method in a process of its own:
-mean and longest time, the time to construct the sampler, and its resident memory per example.
+mean time, longest processor time, the time to construct the sampler, and its resident memory per
+example.
 
     python benchmarks/costs.py                                  # fast, demo, the paper's; draws
     python benchmarks/costs.py steps --cases fast --rounds 200
@@ -40,9 +42,9 @@ from salience.batches.rows import Stacked
 from salience.compare.digits import digits, network
 from salience.compare.directory import environment
 from salience.compare.methods import make_method
-from salience.loader import switch as auto
 from salience.paper.data.examples import Examples
 from salience.paper.networks import WORDS, cifar10_network, mnist_network, ptb_network
+from salience.sources import auto
 
 BATCH = 128
 STEP_METHODS = ("uniform", "history", "auto:off", "auto:on")
@@ -181,47 +183,63 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def block(self, steps: int) -> list[float]:
+    def block(self, steps: int) -> list["Seconds"]:
         """The seconds of each of some steps."""
         with forced(self.name):
             return [timed(self.step) for _ in range(steps)]
 
 
-def timed(action: Callable[[], None]) -> float:
-    started = time.perf_counter()
+class Seconds(NamedTuple):
+    wall: float
+    processor: float
+
+
+def timed(action: Callable[[], None]) -> Seconds:
+    started, used = time.perf_counter(), time.process_time()
     action()
-    return time.perf_counter() - started
+    return Seconds(time.perf_counter() - started, time.process_time() - used)
 
 
 def step_costs(title: str, methods: list[str], rounds: int) -> dict[str, Any]:
     case = CASES[title]
     dataset = case.dataset()
     trainers = {name: Trainer(name, dataset, case.network) for name in ("plain", *methods)}
-    seconds: dict[str, list[list[float]]] = {name: [] for name in trainers}
+    blocks: dict[str, list[list[Seconds]]] = {name: [] for name in trainers}
     for turn in range(rounds):
         for name in trainers if turn % 2 == 0 else reversed(trainers):
-            seconds[name].append(trainers[name].block(case.steps))
+            blocks[name].append(trainers[name].block(case.steps))
         progress(f"{title}: round {turn + 1} of {rounds}")
     for name, trainer in trainers.items():
         check(name, trainer.loader)
-    return step_report(title, seconds)
+    return step_report(title, blocks)
 
 
-def step_report(title: str, seconds: dict[str, list[list[float]]]) -> dict[str, Any]:
-    plain = [fmean(block) for block in seconds["plain"]]
-    result: dict[str, Any] = {"plain_ms": 1e3 * median(plain), "methods": {}}
-    print(f"\n{title}: plain DataLoader loop {result['plain_ms']:.2f} ms a step", flush=True)
-    for name, blocks in seconds.items():
-        ratios = [fmean(own) / base for own, base in zip(blocks, plain, strict=True)]
-        low, middle, high = quantiles(ratios, n=4)
-        longest = 1e3 * max(map(max, blocks))
-        found = {"ratio": middle, "quartiles": [low, high], "longest_ms": longest}
-        result["methods"][name] = {**found, "rounds": len(blocks)}
+def step_report(title: str, blocks: dict[str, list[list[Seconds]]]) -> dict[str, Any]:
+    plain_ms = 1e3 * median(fmean(step.wall for step in block) for block in blocks["plain"])
+    print(f"\n{title}: plain DataLoader loop {plain_ms:.2f} ms a step", flush=True)
+    result: dict[str, Any] = {"plain_ms": plain_ms, "methods": {}}
+    for name, own in blocks.items():
+        low, middle, high = quantiles(ratios(own, blocks["plain"], "wall"), n=4)
+        processor = median(ratios(own, blocks["plain"], "processor"))
+        longest = 1e3 * max(step.processor for block in own for step in block)
+        result["methods"][name] = {
+            "ratio": middle,
+            "quartiles": [low, high],
+            "processor_ratio": processor,
+            "longest_ms": longest,
+            "rounds": len(own),
+        }
         print(
-            f"  {name:22s} {middle:.3f}  (quartiles {low:.3f} .. {high:.3f}, "
-            f"{len(blocks)} rounds, longest step {longest:.1f} ms)"
+            f"  {name:22s} {middle:.3f}  (quartiles {low:.3f} .. {high:.3f}, {len(own)} rounds); "
+            f"processor {processor:.3f}; longest step {longest:.1f} ms"
         )
     return result
+
+
+def ratios(own: list[list[Seconds]], plain: list[list[Seconds]], clock: str) -> list[float]:
+    """The time of each block over that of the plain loop in the same round."""
+    times = [[fmean(getattr(step, clock) for step in b) for b in each] for each in (own, plain)]
+    return [a / b for a, b in zip(*times, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------ draws
@@ -238,9 +256,10 @@ def draw_costs(name: str, n: int, steps: int) -> dict[str, float]:
     seconds = loop.seconds(steps)
     check(name, loop.sampler)
     return {
-        "mean_ms": 1e3 * fmean(seconds),
-        "median_ms": 1e3 * median(seconds),
-        "longest_ms": 1e3 * max(seconds),
+        "mean_ms": 1e3 * fmean(step.wall for step in seconds),
+        "median_ms": 1e3 * median(step.wall for step in seconds),
+        "processor_ms": 1e3 * fmean(step.processor for step in seconds),
+        "longest_ms": 1e3 * max(step.processor for step in seconds),
         "construction_seconds": constructed,
         "bytes_per_example": (max(built, resident()) - before) / n,
         "peak_bytes_per_example": (getrusage(RUSAGE_SELF).ru_maxrss * 1024 - before) / n,
@@ -271,7 +290,7 @@ class DrawLoop:
                 self.sampler.update(part, 3 * torch.rand(len(part)))
         settle(self.name, self.step, self.sampler, -(-self.n // BATCH))
 
-    def seconds(self, steps: int) -> list[float]:
+    def seconds(self, steps: int) -> list[Seconds]:
         with forced(self.name):
             return [timed(self.step) for _ in range(steps)]
 
@@ -294,7 +313,8 @@ def draws(methods: list[str], sizes: list[int], steps: int) -> dict[str, Any]:
             found[f"{name}, {n}"] = cost
             print(
                 f"  N = {n:>11,} {name:10s} mean {cost['mean_ms']:.3f} ms, median "
-                f"{cost['median_ms']:.3f}, longest {cost['longest_ms']:.1f}; constructed in "
+                f"{cost['median_ms']:.3f}, processor {cost['processor_ms']:.3f}, longest "
+                f"{cost['longest_ms']:.1f}; constructed in "
                 f"{cost['construction_seconds']:.2f} s, {cost['bytes_per_example']:.1f} bytes "
                 f"per example (peak {cost['peak_bytes_per_example']:.1f})",
                 flush=True,
