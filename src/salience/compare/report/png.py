@@ -121,18 +121,18 @@ def _new_figure(width: float, height: float) -> "Figure":
 
 
 def _logarithmic(axes: "Axes") -> None:
-    """A logarithmic y axis with plain numbers, and more of them below a power of ten.
+    """A logarithmic y axis with plain numbers, and more of them where it spans little.
 
     To be called after everything is drawn.
     """
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    number = FuncFormatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(number)
-    axes.yaxis.set_minor_formatter(number if high < 10 * low else NullFormatter())
-    axes.tick_params(axis="y", which="minor", labelcolor=INK)
+    subs = range(1, 10) if high < 5 * low else (1, 2, 5) if high < 100 * low else (1,)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _tidy(axes: "Axes", grid: Any = "both") -> None:
