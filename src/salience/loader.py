@@ -15,6 +15,7 @@ from salience.batches.fetching import Requests, Seeded, fetched
 from salience.batches.labels import find_labels
 from salience.batches.rows import Rows, collate
 from salience.batches.slots import attach
+from salience.distributed import rank_and_world
 from salience.draw import Draw
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import Feedback, outside_graphs
@@ -178,6 +179,7 @@ class ImportanceLoader:
         self._model = model if model is not None else getattr(sampler.score, "model", None)
         self._feedback = Feedback(sampler.learn, sampler.batch_size, skip_bad=sampler.skips_bad)
         self.epoch = 0
+        self._world: int | None = None
         self._handed = 0  # batches handed out in this epoch
         self._asked = 0  # and asked for
         self._resumed = False
@@ -247,16 +249,29 @@ class ImportanceLoader:
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
-        self._feedback.flush()
+        self._notice_ranks()
         if self._done and not self._resumed:  # left in the middle
             self._end_epoch()
         self._again = deque([*self._sampler.outstanding.values(), *self._pools_ahead()])
-        if not (self._again or self._done) and self._epochs_are_passes:
-            self._sampler.new_epoch()
+        if not (self._again or self._done):  # else losses on their way are learned when they were
+            self._feedback.flush()
+            if self._epochs_are_passes:
+                self._sampler.new_epoch()
         self._handed = self._asked = self._done
         self._resumed = False
         self._feedback.forget()
         self._ahead = deque()
+
+    def _notice_ranks(self) -> None:
+        """At the first iteration: process groups are often made after loaders."""
+        if self._world is None:
+            self._world = rank_and_world()[1]
+            if self._world > 1:
+                warnings.warn(
+                    f"each of the {self._world} ranks draws by itself, and with equal seeds they "
+                    f"draw the same examples: give each rank a seed of its own",
+                    stacklevel=4,
+                )
 
     def _end_epoch(self) -> None:
         """What was not weighed by now never will be."""

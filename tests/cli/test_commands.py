@@ -195,10 +195,7 @@ def own_task() -> str:
     """The example of the documentation, and a function that returns something else."""
     block = re.search(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
     assert block is not None
-    return (
-        block[1].replace("salience.experiments", "salience.compare")
-        + "\n\ndef not_a_task():\n    return 3\n"
-    )
+    return block[1] + "\n\ndef not_a_task():\n    return 3\n"
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

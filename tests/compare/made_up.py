@@ -102,9 +102,8 @@ MADE = {
         hardest={
             "uniform": [example(7, 3.5, image=PIXELS), example(8, None, image=COLOURS)],
             "history": [
-                example(7, 1.5, image=PIXELS),
-                example(7, 2.5, seed=1, image=PIXELS),
-                example(9, 2.25, seed=1, history=[2.0, None, 1.0, 0.5], image=PIXELS),
+                example(9, 2.25, history=[2.0, None, 1.0, 0.5], image=PIXELS),
+                example(7, 2.5, image=PIXELS),
             ],
         },
     ),
@@ -113,7 +112,7 @@ MADE = {
     ),
     "many": lambda to: directory(to, MANY),
     "nasty": lambda to: directory(
-        to, NASTY, title=None, note=BAD_END, hardest={BAD_END: [example(1, 2.0, text=BAD_TEXT)]}
+        to, NASTY, note=BAD_END, hardest={BAD_END: [example(1, 2.0, text=BAD_TEXT)]}
     ),
     "unfinished": lambda to: directory(
         to, [row for row in SEEDS if row["step"] <= 20], finished=False, seeds=[0, 1, 2]

@@ -9,7 +9,6 @@ import pytest
 
 from compare.conftest import WRITTEN
 from compare.made_up import SEEDS, WINS, directory, run
-from compare.pages import report
 from salience.compare.directory import finite, write
 from salience.compare.reading import read_comparison
 from salience.compare.report.page import write_report
@@ -24,14 +23,6 @@ def test_a_line_cut_off_while_it_was_written_does_not_matter(tmp_path):
     path.write_text(path.read_text() + "\n")
     with pytest.raises(ArgumentError, match="line 10"):
         read_comparison(made)
-
-
-def test_methods_that_have_not_begun_and_a_missing_baseline_are_no_obstacle(tmp_path):
-    rows = run("history", [2.0])
-    made = directory(tmp_path / "run", rows, finished=False, methods=["uniform", "history"])
-    page, _ = report(made)
-    assert "1 of 2 runs have begun" in page.text()
-    assert page.table()["history"]["Cost of a step"] == "not measured"
 
 
 # What is missing or damaged.

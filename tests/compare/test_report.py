@@ -56,8 +56,8 @@ CHARTS = ["curves-0", "curves-1", "test-0", "test-1", "cost-0"]
     [
         (
             WINS,
-            "history reached the train loss at which uniform ended (0.125) in 60% of the training "
-            "time of uniform.",
+            "history reached the train loss at which uniform ended (0.125) first, in 60% of the "
+            "training time of uniform.",
             ("0.50x", "0.60x", "1.20x"),
         ),
         (
@@ -68,7 +68,8 @@ CHARTS = ["curves-0", "curves-1", "test-0", "test-1", "cost-0"]
         ),
         (
             NEVER,
-            "history did not reach the train loss at which uniform ended (0.125): it ended at 0.6.",
+            "No method reached the train loss at which uniform ended (0.125): "
+            "history ended at 0.6.",
             ("not reached", "not reached", "1.00x"),
         ),
         (
@@ -113,7 +114,9 @@ def test_the_head_names_the_fastest_the_seeds_and_the_machine(made):
     page = page_of(made("wins"))
     title = "Importance sampling on made up: history and loss against uniform"
     assert page.find("h1")[0][1] == page.find("title")[0][1] == title
-    assert "The fastest was history: it reached" in page.text()
+    assert (
+        "history reached the train loss at which uniform ended (0.125) first, in 60%" in page.text()
+    )
     assert "Seed by seed it took 0.50 to 0.75 times the steps." in page.text()
     assert "with uniform, history and loss: 2 seeds each, 40 steps." in page.text()
     assert "A Processor @ 2.80GHz · salience 0.1.0 · torch 2.13.0" in page.text()
@@ -137,12 +140,6 @@ def test_configuration_and_command_are_there(made):
     assert "versions torch2.13.0" in settings.replace("\n", "")
     config = json.loads(re.search("```json\n(.*)\n```", text, re.S)[1])
     assert config == json.loads((made("wins") / "config.json").read_text())
-
-
-def test_the_users_own_title_stands_above_all(tmp_path):
-    page, text = report(directory(tmp_path / "run", WINS, title=" Our *own* task "))
-    assert page.find("h1")[0][1] == "Our *own* task"
-    assert text.startswith("# Our \\*own\\* task\n")
 
 
 def test_language_models_are_told_by_their_perplexity(made):
@@ -387,8 +384,6 @@ def test_the_hardest_examples_are_pictures_with_their_losses(made):
     assert pixels(pictures[1]["src"]).tolist() == PIXELS[0]
     about = [text for _, text in page.find("p", **{"class": "about"})]
     assert about == ["#8 not finite", "#7 3.5", "#7 2.5", "#9 2.25"]
-    assert "2 of 2 seeds" in page.text()
-    assert "1 of 2 seeds" in page.text()
     sparks = page.find("svg", **{"class": "spark"})
     assert [found["aria-label"] for found, _ in sparks][-1] == "loss from 2 to 0.5"
 

@@ -56,7 +56,6 @@ def _demo(seeds: int, steps: int, out: Path, seed: int) -> None:
         evaluations=max(1, min(EVALUATIONS, steps)),
         threads=THREADS,
     )
-    plan.check()
     command = f"salience demo --steps {steps} --seeds {seeds} --seed {seed}"
     # An earlier demo is replaced; any other results are refused.
     before = str((read_config(out) or {}).get("command"))

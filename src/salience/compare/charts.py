@@ -1,25 +1,20 @@
 """What a chart shows, as plain values: drawn by ``report.png`` and by ``report.interactive``."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 __all__ = [
-    "Bar",
-    "Chart",
-    "Line",
-    "Look",
-    "Panel",
-    "Table",
-    "cells",
-    "drawable",
-    "looks",
-    "spans_much",
+    *("CROWD", "FEW", "Bar", "Chart", "Line", "Look", "Panel", "Table"),
+    *("cells", "drawable", "looks", "spans_much"),
 ]
 
 COLOURS = 6  # besides the baseline's grey
 DASHES = ("solid", "dot", "dashdot")  # one after the other, for more than six labels
+FEW = 12  # points; so few are marked, since a line alone would not show where they are
+CROWD = 7  # labels; with more of them bands are paler
 MUCH = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 
 
@@ -150,12 +145,6 @@ def cells(chart: Chart) -> Table:
         [panel.title, line.label, *point]
         for panel in chart.panels
         for line in panel.lines
-        for point in zip(
-            line.x, line.y, _filled(line.low, line), _filled(line.high, line), strict=True
-        )
+        for point in zip_longest(line.x, line.y, line.low or (), line.high or ())
     ]
     return Table(chart.name, columns, rows)
-
-
-def _filled(values: Sequence[float] | None, line: Line) -> Sequence[float | None]:
-    return [None] * len(line.x) if values is None else values

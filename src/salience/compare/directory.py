@@ -37,7 +37,7 @@ __all__ = [
 
 # Made from the rows: not valid any more once a directory is begun again.
 DERIVED = (
-    *("summary.json", "hardest.json", "observed.json", "report.html", "report.md"),
+    *("summary.json", "hardest.json", "report.html", "report.md"),
     *("curves.png", "test.png", "cost.png"),
 )
 # What may differ when a directory is resumed.
@@ -81,18 +81,12 @@ def read_config(directory: Path) -> dict[str, Any] | None:
 
 
 def _refuse_other(before: dict[str, Any], now: Mapping[str, Any], directory: Path) -> None:
-    for key, value in _plain(now).items():
+    for key, value in finite(now).items():
         if key not in FREE and before.get(key, value) != value:
             raise ArgumentError(
                 f"cannot resume {directory}: it was begun with {key} {before.get(key)!r}, not "
                 f"{value!r}; give the same options, or choose another directory with --out"
             )
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as it is read back: tuples are lists, paths are refused."""
-    content: dict[str, Any] = json.loads(json.dumps(finite(config)))
-    return content
 
 
 # ------------------------------------------------------------------------------------------ files

@@ -134,20 +134,17 @@ def finish(plan: Plan, out: Path) -> Summary:
     summary = summarize(rows)
     directory.write(out / "summary.json", summary)
     directory.write(out / "hardest.json", _hardest_shown(out, plan))
-    if plan.observe is not None:
-        directory.write(out / "observed.json", {"observed": _observed(out, plan)})
     return summary
 
 
 def rows_on_disk(out: Path, plan: Plan) -> list[Row]:
     """All rows that are saved, methods and seeds in the plan's order."""
-    return [row for _, _, file in _files(out, plan) for row in file.rows]
-
-
-def _files(out: Path, plan: Plan) -> Iterator[tuple[str, int, RunFile]]:
-    for method in plan.methods:
-        for seed in plan.seeds:
-            yield method, seed, RunFile(out, method, seed)
+    return [
+        row
+        for method in plan.methods
+        for seed in plan.seeds
+        for row in RunFile(out, method, seed).rows
+    ]
 
 
 def _hardest_shown(out: Path, plan: Plan) -> dict[str, Any]:
@@ -167,15 +164,6 @@ def _shown(task: Task, index: int) -> dict[str, Any]:
     if isinstance(shown, Tensor):
         return {"image": (shown * 255).round().clamp(0, 255).to(torch.uint8).tolist()}
     return {} if shown is None else {"text": str(shown)}
-
-
-def _observed(out: Path, plan: Plan) -> list[dict[str, Any]]:
-    """What ``Plan.observe`` measured, each with its run and step."""
-    return [
-        {"method": method, "seed": seed, "step": row["step"], **values}
-        for method, seed, file in _files(out, plan)
-        for row, values in zip(file.rows, file.observed, strict=False)
-    ]
 
 
 # --------------------------------------------------------------------------------------- training

@@ -4,7 +4,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -18,7 +18,6 @@ from salience.errors import ArgumentError, SalienceError
 
 __all__ = ["Comparison", "Example", "read_comparison"]
 
-LOSSES = ("train_loss", "train_max_loss", "test_loss")
 MOST_CHANNELS = 4
 
 
@@ -27,11 +26,10 @@ class Example:
     """A training example that was still hard at the end, and its loss at each evaluation."""
 
     index: int
-    seed: int | None
     loss: float
     history: list[float]
     image: np.ndarray[Any, np.dtype[np.uint8]] | None  # [C, H, W]
-    text: str | None
+    text: str
 
 
 class Comparison(NamedTuple):
@@ -52,21 +50,24 @@ def read_comparison(directory: Path) -> Comparison:
     """Read ``directory``; whatever is missing or damaged is refused by its name."""
     if not directory.is_dir():
         raise ArgumentError(f"there is no directory {directory}: name one a comparison wrote to")
-    config = _read_config(directory / "config.json")
-    rows = _in_order(_read_rows(directory / "runs.jsonl"), config)
-    hardest = _read_hardest(directory / "hardest.json")
-    finished = (directory / "summary.json").exists()
+    with _readable(directory / "config.json") as path:
+        config = _mapping(json.loads(path.read_text(encoding="utf-8")))
+        planned = [_name(each) for each in config.get("methods") or []]
+    with _readable(directory / "runs.jsonl") as path:
+        rows = _in_order(_rows(path), planned)
+    with _readable(directory / "hardest.json") as path:
+        hardest = _hardest(path) if path.exists() else {}
+    summary, finished = summarize(rows, rows[0]["method"]), (directory / "summary.json").exists()
     if finished:
-        _check_whole(rows, config, directory / "runs.jsonl")
-    summary = summarize(rows, rows[0]["method"])
+        _check_whole(summary, planned, directory / "runs.jsonl")
     return Comparison(config, rows, summary if finished else _open(summary), hardest, finished)
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Path) -> Iterator[Path]:
     """What is wrong with a file, in one sentence."""
     try:
-        yield
+        yield path
     except SalienceError:
         raise
     except FileNotFoundError as error:
@@ -84,67 +85,49 @@ def _readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    with _readable(path):
-        return _mapping(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _read_rows(path: Path) -> list[Row]:
+def _rows(path: Path) -> list[Row]:
     """All rows; a last line that was cut off in the middle of writing does not count."""
-    with _readable(path):
-        *lines, cut_off = _lines(path)
-        rows = [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
-        rows += _whole(cut_off, len(lines) + 1)
-        for row in rows:
-            _ = row[tested_by(rows[0])]  # all methods are tested alike
+    packed = path.with_name(f"{path.name}.gz")  # as recorded results have it
+    found = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+    *lines, last = found.decode().split("\n")
+    rows = [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
+    with suppress(ValueError):
+        rows.append(_row(last, len(lines) + 1))
     if not rows:
         raise ArgumentError(
             f"{path} has no rows: nothing has been measured yet; run the comparison first"
         )
+    for row in rows:
+        _ = row[tested_by(rows[0])]  # all methods are tested alike
     return rows
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a file, or of its compressed form where only that is there."""
-    packed = path.with_name(f"{path.name}.gz")
-    if packed.exists() and not path.exists():
-        return gzip.decompress(packed.read_bytes()).decode().split("\n")
-    return path.read_text(encoding="utf-8").split("\n")
-
-
-def _whole(line: str, number: int) -> list[Row]:
-    """The row in a line without an end, if it happens to be complete."""
-    try:
-        return [_row(line, number)]
-    except ValueError:
-        return []
 
 
 def _row(line: str, number: int) -> Row:
     try:
         row = _mapping(json.loads(line))
-        row["method"], row["task"] = _text(row["method"]), _text(row["task"])
-        row["seed"], row["step"] = int(row["seed"]), int(row["step"])
-        row["seconds"] = float(row["seconds"])
+        row |= {name: _text(row[name]) for name in ("method", "task")}
+        row |= {name: int(row[name]) for name in ("seed", "step")}
         tested = "test_perplexity" if "test_perplexity" in row else "test_error"
-        row |= {name: _number(row[name]) for name in (*LOSSES, tested)}
-    except KeyError as error:
-        raise ValueError(f"line {number}: no {error}") from error
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"line {number}: {error}") from error
+        measured = ("train_loss", "train_max_loss", "test_loss", "seconds", tested)
+        row |= {name: _number(row[name]) for name in measured}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"line {number}: {why}") from error
     return cast(Row, row)
 
 
-def _in_order(rows: list[Row], config: dict[str, Any]) -> list[Row]:
-    """Methods in the order of the configuration, the baseline first."""
-    planned = [BASELINE, *map(_name, config.get("methods") or [])]
-    names = dict.fromkeys([*planned, *(row["method"] for row in rows)])
+def _in_order(rows: list[Row], planned: list[str]) -> list[Row]:
+    """Methods as they were planned, the baseline first."""
+    names = dict.fromkeys([BASELINE, *planned, *(row["method"] for row in rows)])
     return [row for name in names for row in rows if row["method"] == name]
 
 
-def _check_whole(rows: list[Row], config: dict[str, Any], path: Path) -> None:
-    missing = {*map(_name, config.get("methods") or [])} - {row["method"] for row in rows}
-    if missing:
+def _name(method: Any) -> str:
+    return str(method.get("name")) if isinstance(method, dict) else str(method)
+
+
+def _check_whole(summary: Summary, planned: list[str], path: Path) -> None:
+    if missing := {*planned} - {*summary["methods"]}:
         raise ArgumentError(
             f"{path} has no rows of {min(missing)!r}, which config.json names: "
             f"run the comparison again, which writes both anew"
@@ -160,30 +143,19 @@ def _open(summary: Summary) -> Summary:
     return summary
 
 
-def _name(method: Any) -> str:
-    return str(method.get("name")) if isinstance(method, dict) else str(method)
-
-
-def _read_hardest(path: Path) -> dict[str, list[Example]]:
-    """The hardest examples of each method; empty where the task shows none."""
-    if not path.exists():
-        return {}
-    with _readable(path):
-        methods = _mapping(_mapping(json.loads(path.read_text(encoding="utf-8")))["methods"])
-        return {
-            name: [_example(_mapping(each)) for each in found] for name, found in methods.items()
-        }
+def _hardest(path: Path) -> dict[str, list[Example]]:
+    methods = _mapping(_mapping(json.loads(path.read_text(encoding="utf-8")))["methods"])
+    return {name: [_example(_mapping(each)) for each in found] for name, found in methods.items()}
 
 
 def _example(raw: dict[str, Any]) -> Example:
-    text, image = raw.get("text"), raw.get("image")
+    image = raw.get("image")
     return Example(
         index=int(raw["index"]),
-        seed=None if raw.get("seed") is None else int(raw["seed"]),
         loss=_number(raw["loss"]),
         history=[_number(each) for each in raw.get("history") or []],
         image=None if image is None else _image(image),
-        text=None if text is None else _text(text),
+        text=_text(raw.get("text") or ""),
     )
 
 
@@ -209,7 +181,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float:
-    """A number; JSON's null stands for one that was not finite."""
+    """A number; JSON's null is one that was not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} in place of a number")
     return math.nan if value is None else float(value)

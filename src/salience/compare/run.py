@@ -107,7 +107,7 @@ class Run:
             self._set_rate()
         x, y = next(self._batches)
         losses = self.task.loss(self.model(x), y)
-        self.loader.mean(losses).backward()  # type: ignore[no-untyped-call]
+        self.loader.mean(losses).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
@@ -124,12 +124,6 @@ class Run:
         if seconds is not None:
             return min(self.seconds / seconds, 1.0)
         return min(self.step / steps, 1.0) if steps else 0.0
-
-    def rows(self, evaluations: int) -> Iterator[Row]:
-        """The whole run, evaluated before its first step and ``evaluations`` times after it."""
-        for block in range(evaluations + 1):
-            self.advance_to(block / evaluations)
-            yield self.evaluate()
 
     def evaluate(self) -> Row:
         """Losses and errors, without changing anything that the training depends on."""

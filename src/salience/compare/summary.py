@@ -10,26 +10,14 @@ ratio: ``None``. All arithmetic of reports and figures about the target is here.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 from salience.compare.run import Row
 
 __all__ = [
-    "Curve",
-    "Final",
-    "MethodSummary",
-    "Spread",
-    "Summary",
-    "TestMeasure",
-    "ToTarget",
-    "arrival",
-    "by_seed",
-    "curve",
-    "step_seconds",
-    "summarize",
-    "target_loss",
-    "tested_by",
-    "to_target",
+    *("Curve", "Final", "MethodSummary", "Spread", "Summary", "TestMeasure", "ToTarget"),
+    *("arrival", "by_seed", "curve", "step_seconds", "summarize", "target_loss"),
+    *("tested_by", "to_target"),
 ]
 
 TestMeasure = Literal["test_error", "test_perplexity"]
@@ -92,9 +80,9 @@ def _compared(runs: list[list[Row]], baseline: list[list[Row]], target: float) -
     base = curve(baseline)
     found = to_target(curve(runs), base, target)
     alone = [to_target(curve([run]), base, target).steps for run in runs]
-    cost, unit = (_mean_step_seconds(each) for each in (runs, baseline))
+    cost, unit = step_seconds(runs), step_seconds(baseline)
     return MethodSummary(
-        step_cost_ratio=cost / unit if cost is not None and unit else None,
+        step_cost_ratio=fmean(cost) / fmean(unit) if cost and sum(unit) else None,
         time_to_target_ratio=found.time,
         steps_to_target_ratio=found.steps,
         seeds_to_target=alone,
@@ -207,23 +195,11 @@ def step_seconds(runs: Sequence[Sequence[Row]]) -> list[float]:
     return [run[-1]["seconds"] / run[-1]["step"] for run in runs if run[-1]["step"]]
 
 
-def _mean_step_seconds(runs: list[list[Row]]) -> float | None:
-    steps = sum(run[-1]["step"] for run in runs)
-    return sum(run[-1]["seconds"] for run in runs) / steps if steps else None
-
-
 def _final(runs: list[list[Row]]) -> Final:
-    last = [run[-1] for run in runs]
-    final = Final(
-        step=min(row["step"] for row in last),
-        seconds=_spread([row["seconds"] for row in last]),
-        train_loss=_spread([row["train_loss"] for row in last]),
-        train_max_loss=_spread([row["train_max_loss"] for row in last]),
-        test_loss=_spread([row["test_loss"] for row in last]),
-    )
-    measure = tested_by(last[0])
-    final[measure] = _spread([row[measure] for row in last])
-    return final
+    last: list[Any] = [run[-1] for run in runs]
+    measures = ("seconds", "train_loss", "train_max_loss", "test_loss", tested_by(last[0]))
+    spreads = {name: _spread([row[name] for row in last]) for name in measures}
+    return cast(Final, {"step": min(row["step"] for row in last), **spreads})
 
 
 def tested_by(measured: Row | Final) -> TestMeasure:

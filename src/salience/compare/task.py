@@ -16,16 +16,8 @@ from torch.utils.data import Dataset
 from salience.errors import ArgumentError
 
 __all__ = [
-    "SCHEDULES",
-    "Schedule",
-    "Task",
-    "adam",
-    "constant",
-    "cosine",
-    "cross_entropy",
-    "own_task",
-    "stepped",
-    "wrong",
+    *("SCHEDULES", "Schedule", "Task", "adam", "constant", "cosine", "cross_entropy"),
+    *("own_task", "stepped", "wrong"),
 ]
 
 Schedule = Callable[[float], float]

@@ -12,11 +12,12 @@ from salience.functional import Scheme
 from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.passes import Passes
+from salience.sources.queue import Queue
 from salience.sources.scoring import distribution, known_scores, mean_of_known
 
 __all__ = ["EvenIntervals"]
 
-SLICE = 65536  # examples whose visits are planned at a time
+SLICE = 32768  # examples whose visits are planned at a time
 SWEEPS = 8  # of the dataset per N visits
 
 
@@ -52,14 +53,12 @@ class EvenIntervals:
         # Written once, so that the memory is there before it is first needed.
         self._credit = np.full(n, 0.0, dtype=np.float32)
         self._fresh = n  # examples that no sweep has reached: their credit is still to be drawn
-        self._queue: list[Tensor] = []
+        self._queue = Queue()
 
     def draw(self, n: int, number: int) -> Draw:
-        while not self._queue or len(self._queue[0]) < n:
+        while len(self._queue) < n:
             self._plan(n)
-        indices, weights, p, scores = (part[:n] for part in self._queue)
-        self._queue = [part[n:] for part in self._queue]
-        return Draw(number, indices, weights, p, scores, self._n)
+        return self._queue.take(n, number, self._n)
 
     def _plan(self, batch: int) -> None:
         """Queue the visits of the next slice."""
@@ -71,16 +70,13 @@ class EvenIntervals:
         at = self._visits(examples, p, len(examples) * max(1 / SWEEPS, batch / self._n))
         weights = functional.weights(p[at], self._k, len(p)).to(torch.float32)
         # As one draw in N: slices that differ in size can stand in one batch.
-        planned = [examples[at], weights, p[at] * (len(p) / self._n), scores[at]]
-        rest = self._queue or [part[:0] for part in planned]
-        self._queue = [torch.cat(parts) for parts in zip(rest, planned, strict=True)]
+        self._queue.put(examples[at], weights, p[at] * (len(p) / self._n), scores[at])
 
     def _visits(self, examples: Tensor, p: Tensor, n: float) -> Tensor:
         """Positions in the slice, about ``n`` of them, in random order."""
         if self._scheme == "multinomial":
-            return functional.draw(
-                p, max(round(n), 1), generator=self._generator, scheme=self._scheme
-            )
+            count = max(round(n), 1)
+            return functional.draw(p, count, generator=self._generator, scheme=self._scheme)
         counts, credit = functional.even_visits(self._credit_of(examples), p, n)
         self._credit[examples.numpy()] = credit.numpy()
         at = torch.repeat_interleave(counts)
@@ -98,7 +94,7 @@ class EvenIntervals:
 
     def new_epoch(self) -> None:
         """Forget visits that were planned by scores of long ago."""
-        self._queue = []
+        self._queue.clear()
 
     def state_dict(self) -> dict[str, Any]:
         untouched = self._fresh == self._n
@@ -106,7 +102,7 @@ class EvenIntervals:
             "passes": self._passes.state_dict(),
             "credit": None if untouched else torch.from_numpy(self._credit.copy()),
             "fresh": self._fresh,
-            "queue": [part.clone() for part in self._queue],
+            "queue": self._queue.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -114,4 +110,4 @@ class EvenIntervals:
         if state["credit"] is not None:
             self._credit[:] = state["credit"].numpy()
         self._fresh = int(state["fresh"])
-        self._queue = [part.clone() for part in state["queue"]]
+        self._queue.load_state_dict(state["queue"])

@@ -114,4 +114,4 @@ def _cost(method: MethodSummary) -> str:
     ratio, final = method["step_cost_ratio"], method["final"]
     if ratio is None:
         return "not measured"
-    return f"{numbers.ratio(ratio)}, {1000 * final['seconds']['mean'] / final['step']:#.3g} ms"
+    return f"{numbers.ratio(ratio)}, {1000 * final['seconds']['mean'] / final['step']:.3g} ms"

@@ -12,14 +12,12 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from salience.compare.charts import Chart, Line, Look, Panel, drawable, looks
+from salience.compare.charts import CROWD, FEW, Chart, Line, Look, Panel, drawable, looks
 
 __all__ = ["chart_html", "figures", "render", "script_json"]
 
-FEW_POINTS = 12  # so few are marked, since a line alone would not show where they are
 FEW_TICKS = 50.0  # largest over smallest value up to which an axis has 2 and 5 besides 1 and 10
 LONGEST = 32  # characters of a label beside the pointer; the legend has all of it
-CROWD = 7  # labels; with more of them bands are paler
 DASH_ARRAYS = {"solid": "none", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 
 
@@ -104,52 +102,46 @@ def figures(chart: Chart) -> dict[str, dict[str, Any]]:
     styles = looks(chart)
     return {
         f"{chart.name}-{place}": {
-            "data": [*(_bars if panel.bars else _traces)(panel, styles)],
+            "data": [*(_bars if panel.bars else _lines)(panel, styles)],
             "layout": _layout(panel),
         }
         for place, panel in enumerate(chart.panels)
     }
 
 
-def _traces(panel: Panel, styles: dict[str, Look]) -> Iterator[dict[str, Any]]:
-    """Bands first, so that lines lie over all of them; ``meta`` is the place in the legend."""
-    place = {label: i for i, label in enumerate(styles)}
-    for line in panel.lines:
-        if band := _band(line, panel, len(styles)):
-            yield {"meta": place[line.label], **_coloured(band, styles[line.label])}
-    for line in panel.lines:
-        drawn = _line(line, panel, styles[line.label].dash)
-        yield {"meta": place[line.label], **_coloured(drawn, styles[line.label])}
+def _lines(panel: Panel, styles: dict[str, Look]) -> Iterator[dict[str, Any]]:
+    """Bands first and marks last; ``meta`` is the place in the legend, whose button hides it."""
+    pale = 0.2 if len(styles) <= CROWD else 0.07
+    every = [([*styles].index(line.label), line, styles[line.label]) for line in panel.lines]
+    for place, line, look in every:
+        yield {"meta": place, "opacity": pale, **_band(line, panel, look)}
+    for place, line, look in every:
+        yield {"meta": place, **_line(line, panel, look)}
     yield from _level(panel)
-    for line in panel.lines:
+    for place, line, look in every:
         if line.mark is not None:
-            yield {"meta": place[line.label], **_mark(line, panel, styles[line.label])}
+            ring = {"color": "--card", "width": 2}
+            marker = {"color": _colour(look), "size": 11, "line": ring}
+            at = {"x": [line.x[line.mark]], "y": [line.y[line.mark]]}
+            yield {"meta": place, **at, "mode": "markers", "marker": marker, "hoverinfo": "skip"}
 
 
-def _coloured(trace: dict[str, Any], look: Look) -> dict[str, Any]:
-    filled = {"fillcolor": _colour(look)} if "fill" in trace else {}
-    return {**trace, **filled, "line": {**trace["line"], "color": _colour(look)}}
-
-
-def _band(line: Line, panel: Panel, labels: int) -> dict[str, Any] | None:
+def _band(line: Line, panel: Panel, look: Look) -> dict[str, Any]:
     """From low to high: there along one side and back along the other."""
     _, low, high = drawable(line, panel.log)
     known = [i for i, (a, b) in enumerate(zip(low, high, strict=True)) if a < b]
-    back = known[::-1]
-    if not known:
-        return None
     return {
-        "x": [line.x[i] for i in known + back],
-        "y": [high[i] for i in known] + [low[i] for i in back],
+        "x": [line.x[i] for i in known + known[::-1]],
+        "y": [high[i] for i in known] + [low[i] for i in known[::-1]],
         "mode": "lines",
         "fill": "toself",
-        "line": {"width": 0},
-        "opacity": 0.2 if labels <= CROWD else 0.07,
+        "fillcolor": _colour(look),
+        "line": {"width": 0, "color": _colour(look)},
         "hoverinfo": "skip",
     }
 
 
-def _line(line: Line, panel: Panel, dash: str) -> dict[str, Any]:
+def _line(line: Line, panel: Panel, look: Look) -> dict[str, Any]:
     y, low, high = drawable(line, panel.log)
     between = any(a < b for a, b in zip(low, high, strict=True))
     around = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})" if between else ""
@@ -158,8 +150,8 @@ def _line(line: Line, panel: Panel, dash: str) -> dict[str, Any]:
         "x": line.x,
         "y": y,
         "customdata": [[*ends] for ends in zip(low, high, strict=True)],
-        "mode": "lines+markers" if len(line.x) <= FEW_POINTS else "lines",
-        "line": {"dash": dash, "width": 2.4},
+        "mode": "lines+markers" if len(line.x) <= FEW else "lines",
+        "line": {"color": _colour(look), "dash": look.dash, "width": 2.4},
         "hovertemplate": "%{y:.3~g}" + panel.unit + around,
         "hoverlabel": {"namelength": -1},
     }
@@ -168,45 +160,22 @@ def _line(line: Line, panel: Panel, dash: str) -> dict[str, Any]:
 def _level(panel: Panel) -> Iterator[dict[str, Any]]:
     ends = [x for line in panel.lines for x in line.x]
     if panel.level is not None and ends and (panel.level > 0 or not panel.log):
-        yield {
-            "x": [min(ends), max(ends)],
-            "y": [panel.level, panel.level],
-            "mode": "lines",
-            "line": {"color": "--ink-soft", "dash": "dot", "width": 1.2},
-            "hoverinfo": "skip",
-        }
-
-
-def _mark(line: Line, panel: Panel, look: Look) -> dict[str, Any]:
-    assert line.mark is not None
-    y, _, _ = drawable(line, panel.log)
-    ring = {"color": "--card", "width": 2}
-    return {
-        "x": [line.x[line.mark]],
-        "y": [y[line.mark]],
-        "mode": "markers",
-        "marker": {"color": _colour(look), "size": 11, "line": ring},
-        "hoverinfo": "skip",
-    }
+        line = {"color": "--ink-soft", "dash": "dot", "width": 1.2}
+        at = {"x": [min(ends), max(ends)], "y": [panel.level, panel.level]}
+        yield {**at, "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
 def _bars(panel: Panel, styles: dict[str, Look]) -> Iterator[dict[str, Any]]:
-    """Labels and numbers stand above the bars, where they have room on a narrow screen too."""
+    """Labels and numbers are above the bars, where they have room on a narrow screen too."""
     for place, bar in enumerate(panel.bars):
         colour = _colour(styles[bar.label])
         shared = {"meta": [*styles].index(bar.label), "hoverinfo": "skip"}
-        yield {
-            **shared,
-            "type": "bar",
-            "orientation": "h",
-            "x": [bar.length or 0],
-            "y": [place],
-            "width": 0.36,
-            "marker": {"color": colour, "opacity": 0.5},
-        }
+        length = {"x": [bar.length or 0], "y": [place], "width": 0.36}
+        pale = {"color": colour, "opacity": 0.5}
+        yield {**shared, "type": "bar", "orientation": "h", **length, "marker": pale}
         dots = {"color": colour, "size": 8, "line": {"color": "--card", "width": 1}}
-        y = [place] * len(bar.dots)
-        yield {**shared, "x": bar.dots, "y": y, "mode": "markers", "marker": dots}
+        at = {"x": bar.dots, "y": [place] * len(bar.dots)}
+        yield {**shared, **at, "mode": "markers", "marker": dots}
         yield {
             **shared,
             "x": [0],
@@ -231,19 +200,14 @@ def _layout(panel: Panel) -> dict[str, Any]:
         "hoverlabel": {"bgcolor": "--card", "bordercolor": "--line", "font": {"color": "--ink"}},
         "xaxis": {**_axis(panel.x), **_x_range(panel)},
         "yaxis": {**_axis(panel.y), **_y_scale(panel)},
-        **({"barmode": "overlay", "shapes": [_upright(panel)]} if panel.bars else {}),
+        "shapes": [_upright(panel.level)] if panel.bars and panel.level is not None else [],
     }
 
 
 def _axis(title: str) -> dict[str, Any]:
-    return {
-        "gridcolor": "--line",
-        "linecolor": "--line",
-        "zeroline": False,
-        "automargin": True,
-        "tickfont": {"size": 12.5},
-        "title": {"text": _label(title, 60), "font": {"size": 13}},
-    }
+    shared = {"gridcolor": "--line", "linecolor": "--line", "zeroline": False, "automargin": True}
+    text = {"text": _label(title, 60), "font": {"size": 13}}
+    return {**shared, "tickfont": {"size": 12.5}, "title": text}
 
 
 def _x_range(panel: Panel) -> dict[str, Any]:
@@ -262,20 +226,21 @@ def _y_scale(panel: Panel) -> dict[str, Any]:
         return {"rangemode": "tozero" if panel.unit else "normal", "ticksuffix": panel.unit}
     drawn = (value for line in panel.lines for side in drawable(line, True) for value in side)
     values = [value for value in drawn if math.isfinite(value)]
-    few = not values or max(values) / min(values) < FEW_TICKS
-    return {
-        "type": "log",
-        "tickformat": "~g",
-        "dtick": "D2" if few else 1,
-        "ticksuffix": panel.unit,
-    }
+    ticks = "D2" if not values or max(values) / min(values) < FEW_TICKS else 1
+    return {"type": "log", "tickformat": "~g", "dtick": ticks, "ticksuffix": panel.unit}
 
 
-def _upright(panel: Panel) -> dict[str, Any]:
-    """The level of a panel of bars."""
+def _upright(level: float) -> dict[str, Any]:
     line = {"color": "--series-0", "width": 2, "dash": "dash"}
-    level = {"x0": panel.level, "x1": panel.level, "y0": 0, "y1": 1, "yref": "paper"}
-    return {"type": "line", **level, "line": line, "visible": panel.level is not None}
+    return {
+        "type": "line",
+        "x0": level,
+        "x1": level,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "line": line,
+    }
 
 
 def _colour(look: Look) -> str:

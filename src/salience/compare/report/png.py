@@ -7,7 +7,7 @@ import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from salience.compare.charts import Bar, Chart, Look, Panel, drawable, looks
+from salience.compare.charts import CROWD, FEW, Bar, Chart, Look, Panel, drawable, looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,8 +19,6 @@ __all__ = ["PALETTE", "chart_png"]
 PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 INK = "#222222"
-FEW = 12  # points; so few are marked, since a line alone would not show where they are
-CROWD = 7  # labels; with more of them bands are paler
 LONGEST = 40  # characters of a label
 WIDTH = 5.2  # of a panel, in inches
 
@@ -123,18 +121,18 @@ def _new_figure(width: float, height: float) -> "Figure":
 
 
 def _logarithmic(axes: "Axes") -> None:
-    """A logarithmic y axis with plain numbers, and more of them below a power of ten.
+    """A logarithmic y axis with plain numbers, and more of them where it spans little.
 
     To be called after everything is drawn.
     """
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    number = FuncFormatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(number)
-    axes.yaxis.set_minor_formatter(number if high < 10 * low else NullFormatter())
-    axes.tick_params(axis="y", which="minor", labelcolor=INK)
+    subs = range(1, 10) if high < 5 * low else (1, 2, 5) if high < 100 * low else (1,)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _tidy(axes: "Axes", grid: Any = "both") -> None:

@@ -12,14 +12,8 @@ __all__ = ["Fact", "best", "compared", "facts", "outcome", "sentences", "setting
 MOST_NAMES = 4
 
 
-# ------------------------------------------------------------------------------ what was compared
-
-
 def title(found: Comparison) -> str:
-    """The title of the configuration, or who was compared on what."""
-    given = found.config.get("title")
-    if isinstance(given, str) and given.strip():
-        return given.strip()
+    """Who was compared on what."""
     base, *others = found.summary["methods"]
     who = f"{len(others)} methods" if len(others) > MOST_NAMES else _listed(others)
     against = f"{who} against {base}" if others else base
@@ -28,10 +22,13 @@ def title(found: Comparison) -> str:
 
 def compared(found: Comparison) -> str:
     """Who, how often and for how long."""
-    n = _baseline(found.summary)["n"]
-    seeds = f"{n} seeds each" if n > 1 else "one seed each"
+    base, config = _baseline(found.summary), found.config
+    seeds = f"{base['n']} seeds each" if base["n"] > 1 else "one seed each"
     names = _listed([*found.summary["methods"]])
-    return f"Trained on {found.summary['task']} with {names}: {seeds}, {_length(found)}."
+    length = f"{config.get('steps') or base['final']['step']:,} steps"
+    if config.get("seconds"):
+        length = f"{config['seconds']:g} seconds of training"
+    return f"Trained on {found.summary['task']} with {names}: {seeds}, {length}."
 
 
 def _listed(names: list[str]) -> str:
@@ -39,19 +36,9 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _length(found: Comparison) -> str:
-    seconds = found.config.get("seconds")
-    if isinstance(seconds, int | float):
-        return f"{seconds:g} seconds of training"
-    planned, last = found.config.get("steps"), _baseline(found.summary)["final"]["step"]
-    return f"{last if found.finished or not isinstance(planned, int) else planned:,} steps"
-
-
 def setting(config: dict[str, Any]) -> list[str]:
     """Where it ran and with what, in a few words each; nothing that is not known."""
-    hardware, versions = (config.get(key) or {} for key in ("hardware", "versions"))
-    if not isinstance(hardware, dict) or not isinstance(versions, dict):
-        return []
+    hardware, versions = config.get("hardware") or {}, config.get("versions") or {}
     parts = [str(hardware["cpu"])] if hardware.get("cpu") else []
     parts += [f"{hardware['threads']} threads"] if hardware.get("threads", 1) != 1 else []
     parts += [f"{name} {versions[name]}" for name in ("salience", "torch") if versions.get(name)]
@@ -63,7 +50,7 @@ def _baseline(summary: Summary) -> MethodSummary:
     return summary["methods"][summary["baseline"]]
 
 
-# ----------------------------------------------------------------------------------- what came out
+# ----------------------------------------------------------------------------------- the outcome
 
 
 def outcome(found: Comparison) -> str:
@@ -115,30 +102,25 @@ def _winner(summary: Summary) -> str:
     if name is None:
         return _nobody(summary)
     time = summary["methods"][name]["time_to_target_ratio"] or 0.0
-    share, several = numbers.percent(time), len(summary["methods"]) > 2
+    share = numbers.percent(time)
     if share == "100%":
         return f"{name} reached {goal} in the same training time as {base}."
     if time < 1:
-        first = f"The fastest was {name}: it" if several else name
-        return f"{first} reached {goal} in {share} of the training time of {base}."
-    first = f"the best, {name}," if several else name
-    return f"Nothing was faster than {base}: to reach {goal}, {first} took {share} of its time."
+        return f"{name} reached {goal} first, in {share} of the training time of {base}."
+    return f"Nothing was faster than {base}: to reach {goal}, {name} took {share} of its time."
 
 
 def _nobody(summary: Summary) -> str:
     """No method reached the target: which came closest."""
     ends = {
-        name: method["final"]["train_loss"]["mean"]
+        method["final"]["train_loss"]["mean"]: name
         for name, method in summary["methods"].items()
         if name != summary["baseline"] and math.isfinite(method["final"]["train_loss"]["mean"])
     }
     if not ends:
         return f"No method reached {_goal(summary)}, or ended at a finite one."
-    closest = min(ends, key=lambda name: ends[name])
-    end = numbers.loss(ends[closest])
-    if len(summary["methods"]) == 2:
-        return f"{closest} did not reach {_goal(summary)}: it ended at {end}."
-    return f"No method reached {_goal(summary)}: the closest, {closest}, ended at {end}."
+    end = min(ends)
+    return f"No method reached {_goal(summary)}: {ends[end]} ended at {numbers.loss(end)}."
 
 
 def best(summary: Summary) -> str | None:
@@ -180,17 +162,20 @@ def facts(found: Comparison) -> list[Fact]:
     if name is None or not found.finished:
         return []
     method, base = summary["methods"][name], summary["baseline"]
-    measure = tested_by(method["final"])
-    ours, theirs = (
-        numbers.measured(measure, each["final"][measure]["mean"])
-        for each in (method, _baseline(summary))
-    )
+    measure, ours, theirs = _tests(method["final"], _baseline(summary)["final"])
     return [
         Fact(numbers.ratio(method["time_to_target_ratio"]), f"the training time of {base}"),
         Fact(numbers.ratio(method["steps_to_target_ratio"]), f"the steps of {base}"),
         Fact(numbers.ratio(method["step_cost_ratio"]), f"the cost of a step of {base}"),
-        Fact(ours, f"{measure.replace('_', ' ')} at the end, against {theirs}"),
+        Fact(ours, f"{measure} at the end, against {theirs}"),
     ]
+
+
+def _tests(final: Final, baseline: Final) -> tuple[str, str, str]:
+    """The name of the test measure, its value, and the baseline's."""
+    measure = tested_by(final)
+    ours, theirs = (numbers.measured(measure, each[measure]["mean"]) for each in (final, baseline))
+    return measure.replace("_", " "), ours, theirs
 
 
 # ------------------------------------------------------------------------------ method by method
@@ -225,10 +210,9 @@ def _train(name: str, method: MethodSummary, summary: Summary) -> str:
 
 
 def _test(final: Final, baseline: Final) -> str:
-    measure = tested_by(final)
-    ours, theirs = final[measure], baseline[measure]
-    own, other = (numbers.measured(measure, value["mean"]) for value in (ours, theirs))
-    text = f"its {measure.replace('_', ' ')} was {own} against {other}"
+    measure, own, other = _tests(final, baseline)
+    text = f"its {measure} was {own} against {other}"
+    ours, theirs = (each[tested_by(final)] for each in (final, baseline))
     if ours["std"] is None or theirs["std"] is None:
         return text + ", from one seed"
     # Two standard errors of the difference: less than that is what chance does with these seeds.
