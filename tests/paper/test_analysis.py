@@ -107,10 +107,12 @@ def test_speed_is_judged_in_steps_and_before_the_drop_in_time() -> None:
 
 
 def test_losses_are_sorted_by_norm() -> None:
-    seen = [{"norms": [3.0, 1.0], "losses": [30.0, 10.0]}, {"norms": [2.0], "losses": [20.0]}]
-    runs = {"mnist": {"uniform": [Trace([row(0, 1.0), row(1, 1.0)], seen)]}}
+    seen = [{"norms": [float(-i)] * 2, "losses": [i, i]} for i in range(60)]
+    runs = {"mnist": {"uniform": [Trace([row(i, 1.0) for i in range(60)], seen)]}}
     found = gnorm_vs_loss(Material(runs, {"mnist": "stated"}))
-    assert found.tables[0].rows == [["mnist", 3, 1.0]]
+    assert found.tables[0].rows == [["mnist", 120, pytest.approx(-1.0)]]
+    assert found.claims[0].holds is False
     (panel,) = found.charts[0].panels
-    assert panel.title == "MNIST: rank correlation 1.00"
-    assert panel.lines[0].y == [20.0] * 3  # a window of 50 holds all three
+    assert panel.title == "MNIST: rank correlation -1.00"
+    # Half a window at the ends: 25 samples, from 59 down to 47.
+    assert panel.lines[0].y[0] == pytest.approx((2 * sum(range(48, 60)) + 47) / 25)

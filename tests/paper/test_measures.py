@@ -68,6 +68,13 @@ def test_arrivals_by_hand() -> None:
     assert measures.arrivals(base, base, "time")[0] == Arrival(1.0, True)
 
 
+def test_time_is_compared_with_the_same_seed() -> None:
+    # The machine was busy during the second.
+    base = [traced([3, 1, 0.5], 1.0), traced([3, 1, 0.5], 3.0, seed=1)]
+    own = [traced([3, 0.5, 0.5], 1.0), traced([3, 0.5, 0.5], 3.0, seed=1)]
+    assert measures.arrivals(own, base, "time") == [Arrival(0.5, True)] * 2
+
+
 def test_a_slow_spell_later_on_credits_nobody() -> None:
     late = [row(0, 3, 0), row(10, 2, 10), row(20, 1, 110)]  # the machine stalls after step 10
     own = [row(0, 3, 0), row(10, 0.5, 20), row(20, 0.4, 200)]

@@ -210,17 +210,6 @@ def test_all_parts_of_the_treebank_share_the_training_vocabulary(publish):
     assert test.targets.tolist() == [2, 1]
 
 
-@pytest.mark.parametrize(
-    "load",
-    [lambda d: mnist(True, d), lambda d: cifar10(False, d), lambda d: penn_treebank("test", d)],
-)
-def test_missing_data_is_one_sentence_with_the_command_to_get_it(tmp_path, load):
-    with pytest.raises(
-        DataError, match=r"is missing: get it with `salience data fetch \w+ --data-d"
-    ):
-        load(tmp_path)
-
-
 # The genuine data.
 
 
