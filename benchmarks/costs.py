@@ -7,7 +7,9 @@ programs), and the longest step (by the shorter of both clocks; it needs a quiet
 ``auto:off`` and ``auto:on`` are ``auto`` forced into one of its states, after its first pass.
 
 Draws: ``draw`` and ``update`` of 128 out of N examples, each N and method in a process of its own:
-mean and longest time, the time to construct the sampler, and its resident memory per example.
+mean and longest time, the time to construct the sampler, and its memory per example: resident,
+at most resident, and allocated (which includes pages that were not used yet). What is allocated in
+later steps only is seen with more ``--draws``.
 
     python benchmarks/costs.py                                  # fast, demo, the paper's; draws
     python benchmarks/costs.py steps --cases fast --rounds 200
@@ -252,9 +254,9 @@ def draw_costs(name: str, n: int, steps: int) -> dict[str, float]:
     """One method and size, in a fresh process: memory that was freed before would hide some."""
     torch.set_num_threads(1)
     DrawLoop(name, 10 * BATCH).seconds(10)  # what torch itself allocates at its first use
-    before, started = resident(), time.perf_counter()
+    before, allocated, started = memory(), memory("VmData"), time.perf_counter()
     loop = DrawLoop(name, n)
-    constructed, built = time.perf_counter() - started, resident()
+    constructed = time.perf_counter() - started
     loop.prepare()
     seconds = loop.seconds(steps)
     check(name, loop.sampler)
@@ -264,8 +266,9 @@ def draw_costs(name: str, n: int, steps: int) -> dict[str, float]:
         "processor_ms": 1e3 * fmean(step.processor for step in seconds),
         "longest_ms": 1e3 * max(step.least for step in seconds),
         "construction_seconds": constructed,
-        "bytes_per_example": (max(built, resident()) - before) / n,
-        "peak_bytes_per_example": (resident(peak=True) - before) / n,
+        "bytes_per_example": (memory() - before) / n,
+        "peak_bytes_per_example": (memory("VmHWM") - before) / n,
+        "allocated_bytes_per_example": (memory("VmData") - allocated) / n,
         "steps": steps,
     }
 
@@ -298,11 +301,11 @@ class DrawLoop:
             return [timed(self.step) for _ in range(steps)]
 
 
-def resident(*, peak: bool = False) -> int:
-    """Bytes of this process in memory, now or at most so far (Linux)."""
+def memory(kind: str = "VmRSS") -> int:
+    """Bytes of this process (Linux): resident, at most resident (VmHWM) or allocated (VmData)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     values = dict(line.split(":", 1) for line in lines)
-    return 1024 * int(values["VmHWM" if peak else "VmRSS"].split()[0])
+    return 1024 * int(values[kind].split()[0])
 
 
 def draws(methods: list[str], sizes: list[int], steps: int) -> dict[str, Any]:
@@ -320,7 +323,8 @@ def draws(methods: list[str], sizes: list[int], steps: int) -> dict[str, Any]:
                 f"{cost['median_ms']:.3f}, processor {cost['processor_ms']:.3f}, longest "
                 f"{cost['longest_ms']:.1f}; constructed in "
                 f"{cost['construction_seconds']:.2f} s, {cost['bytes_per_example']:.1f} bytes "
-                f"per example (peak {cost['peak_bytes_per_example']:.1f})",
+                f"per example (peak {cost['peak_bytes_per_example']:.1f}, allocated "
+                f"{cost['allocated_bytes_per_example']:.1f})",
                 flush=True,
             )
     return found
