@@ -4,6 +4,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Any, Literal, final
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from salience.batches.fetching import Requests, Seeded, fetched
 from salience.batches.labels import find_labels
-from salience.batches.rows import Rows, collate
+from salience.batches.nested import Layout
+from salience.batches.rows import Rows, collate, one_example
 from salience.batches.slots import attach
 from salience.distributed import rank_and_world
 from salience.draw import Draw
@@ -124,6 +126,7 @@ class ImportanceLoader:
             dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
         requests = Requests(self._request, self._steps)
         source = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
+        self._layout = Layout(partial(one_example, dataset, source.collate_fn))
         self._begin(source, sampler, model, slots)
 
     @classmethod
@@ -163,6 +166,7 @@ class ImportanceLoader:
         self._steps, self._epochs_are_passes = None, False
         self._seed, self._drop_last = int(seed), False
         self._dataset = getattr(pools, "dataset", None)
+        self._layout = Layout()
         self._begin(pools, sampler, model, slots)
         return self
 
@@ -176,6 +180,7 @@ class ImportanceLoader:
         slots: bool,
     ) -> None:
         self._source, self._sampler, self._slots = source, sampler, slots
+        self._workers = int(getattr(source, "num_workers", 0))
         self._model = model if model is not None else getattr(sampler.score, "model", None)
         self._feedback = Feedback(sampler.learn, sampler.batch_size, skip_bad=sampler.skips_bad)
         self.epoch = 0
@@ -215,7 +220,7 @@ class ImportanceLoader:
 
     @property
     def num_workers(self) -> int:
-        return int(getattr(self._source, "num_workers", 0))
+        return self._workers
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
@@ -289,7 +294,7 @@ class ImportanceLoader:
 
     @property
     def _by_index(self) -> bool:
-        return self._sampler.score.by_index
+        return self._sampler.by_index
 
     def _request(self) -> list[int] | None:
         """The indices of the next batch or pool; None at the end of the epoch.
@@ -303,7 +308,7 @@ class ImportanceLoader:
         self._ahead.append(request)
         self._asked += 1
         indices = request.indices if isinstance(request, Draw) else request
-        if not self.num_workers:
+        if not self._workers:
             return indices.tolist()
         seeded = Seeded(indices.tolist())
         seeded.seed = _mixed(self._seed, self.epoch, self._asked)
@@ -322,7 +327,7 @@ class ImportanceLoader:
             draw = request
         else:
             self._sampler.deferred = bool(self.deferred)
-            draw, batch = choose_batch(self._sampler, self._model, request, batch)
+            draw, batch = choose_batch(self._sampler, self._model, self._layout, request, batch)
         self._feedback.hand_out(draw)
         self._handed += 1
         return attach(batch, self._feedback.slots(draw)) if self._slots else batch
@@ -341,7 +346,6 @@ class ImportanceLoader:
 
     # ------------------------------------------------------------------------------------- losses
 
-    @outside_graphs
     def mean(
         self,
         losses: Tensor,
@@ -356,8 +360,11 @@ class ImportanceLoader:
 
         Called again for the same examples (LBFGS, SAM), it weighs them again and records nothing.
         """
-        self._feedback.deferred = self.deferred
-        return self._feedback.mean(losses, slots, divisor)
+        if torch.compiler.is_dynamo_compiling():
+            return _mean_outside_graphs(self, losses, slots, divisor)
+        feedback = self._feedback
+        feedback.deferred = self.deferred
+        return feedback.mean(losses, slots, divisor)
 
     def skip(self) -> None:
         """The batch last yielded is deliberately not trained on."""
@@ -432,6 +439,11 @@ class ImportanceLoader:
         self._ahead, self._again = deque(pools), deque()
         self.epoch, self._handed, self._resumed = epoch, done, True
         self._iteration = None
+
+
+@outside_graphs
+def _mean_outside_graphs(loader: ImportanceLoader, *args: Any) -> Tensor:
+    return loader.mean(*args)
 
 
 @final

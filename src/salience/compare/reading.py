@@ -88,8 +88,11 @@ def _readable(path: Path) -> Iterator[Path]:
 def _rows(path: Path) -> list[Row]:
     """All rows; a last line that was cut off in the middle of writing does not count."""
     packed = path.with_name(f"{path.name}.gz")  # as recorded results have it
-    found = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
-    *lines, last = found.decode().split("\n")
+    if packed.exists() and not path.exists():
+        content = gzip.decompress(packed.read_bytes())
+    else:
+        content = path.read_bytes()
+    *lines, last = content.decode().split("\n")
     rows = [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
     with suppress(ValueError):
         rows.append(_row(last, len(lines) + 1))

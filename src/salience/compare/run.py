@@ -107,7 +107,7 @@ class Run:
             self._set_rate()
         x, y = next(self._batches)
         losses = self.task.loss(self.model(x), y)
-        self.loader.mean(losses).backward()
+        self.loader.mean(losses).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1

@@ -18,14 +18,14 @@ from salience.sources.scoring import distribution, known_scores, mean_of_known
 __all__ = ["EvenIntervals"]
 
 SLICE = 32768  # examples whose visits are planned at a time
-SWEEPS = 8  # of the dataset per N visits
+SWEEPS = 4  # of the dataset per N visits
 
 
 @final
 class EvenIntervals:
     """Every example comes at even intervals, as often as its score says.
 
-    The dataset is swept in random order, a slice at a time. A slice of M examples gets M / 8
+    The dataset is swept in random order, a slice at a time. A slice of M examples gets M / 4
     visits. Example i earns p_i of them as credit; the whole part becomes visits, at random places
     among those of the slice, and the fraction stays for the next sweep. So chance brings no example
     twice in a row and leaves none out, and with equal scores these are shuffled passes.
@@ -55,6 +55,9 @@ class EvenIntervals:
         self._fresh = n  # examples that no sweep has reached: their credit is still to be drawn
         self._queue = Queue()
 
+    def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
+        return len(self._queue) >= n
+
     def draw(self, n: int, number: int) -> Draw:
         while len(self._queue) < n:
             self._plan(n)
@@ -62,7 +65,7 @@ class EvenIntervals:
 
     def _plan(self, batch: int) -> None:
         """Queue the visits of the next slice."""
-        examples = self._passes.take(self._slice, whole=False)
+        examples = self._next_slice()
         scores, unknown = known_scores(self._score, examples)
         if unknown.any():
             scores.masked_fill_(unknown, mean_of_known(scores, unknown))
@@ -71,6 +74,11 @@ class EvenIntervals:
         weights = functional.weights(p[at], self._k, len(p)).to(torch.float32)
         # As one draw in N: slices that differ in size can stand in one batch.
         self._queue.put(examples[at], weights, p[at] * (len(p) / self._n), scores[at])
+
+    def _next_slice(self) -> Tensor:
+        if self._slice == self._n:  # everybody, in any order
+            return torch.arange(self._n, device="cpu")
+        return self._passes.take(self._slice, whole=False)
 
     def _visits(self, examples: Tensor, p: Tensor, n: float) -> Tensor:
         """Positions in the slice, about ``n`` of them, in random order."""

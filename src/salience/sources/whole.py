@@ -51,7 +51,11 @@ class WholeDataset:
         self._tree = SumTree(n, columns=2)
         self._initial = 0.0  # the score of examples that were not seen yet
         self._queue = Queue()
+        self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._fill(*all_scores(score, n))
+
+    def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
+        return len(self._queue) >= n
 
     def draw(self, n: int, number: int) -> Draw:
         if len(self._queue) < n:
@@ -64,6 +68,7 @@ class WholeDataset:
         return min(max(self._tree.n // (PART * n), 1), AHEAD) if self._scheme == "systematic" else 1
 
     def _draw(self, n: int) -> None:
+        self._apply()
         tree = self._tree
         # With nothing known, any positive number makes all equal.
         rates = (1.0, (self._initial or 1.0) if self._unknown else 0.0)
@@ -80,15 +85,22 @@ class WholeDataset:
         self._queue.put(*(torch.from_numpy(part) for part in (found, weights, p, mass - floor)))
 
     def update(self, indices: Tensor) -> None:
-        if not len(indices):
+        self._changed.append(indices)
+        if self._unknown and len(indices):
+            scores, _ = known_scores(self._score, indices)
+            self._initial = max(self._initial, float(scores.max()))
+
+    def _apply(self) -> None:
+        """Bring the tree up to date: several steps at once, when somebody is about to read it."""
+        if not self._changed:
             return
-        at = indices.numpy()
+        indices = torch.cat(self._changed)
+        self._changed = []
         scores, unknown = known_scores(self._score, indices)
         if self._unknown:
-            self._tree.put(_UNKNOWN, at, unknown.numpy().astype(np.float64))
+            self._tree.put(_UNKNOWN, indices.numpy(), unknown.numpy().astype(np.float64))
             self._unknown = self._tree.total((0.0, 1.0))
-        self._tree.put(_SCORE, at, scores.numpy())
-        self._initial = max(self._initial, float(scores.max()))
+        self._tree.put(_SCORE, indices.numpy(), scores.numpy())
 
     def _fill(self, scores: Tensor, unknown: Tensor) -> None:
         self._tree.fill(_SCORE, scores.numpy())
@@ -100,6 +112,7 @@ class WholeDataset:
         pass
 
     def state_dict(self) -> dict[str, Any]:
+        self._apply()
         scores = self._tree.column(_SCORE).copy()
         scores[self._tree.column(_UNKNOWN) > 0] = np.nan
         return {
@@ -111,6 +124,6 @@ class WholeDataset:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         scores = state["scores"].clone()
         unknown = scores.isnan()
-        self._initial = float(state["initial"])
+        self._initial, self._changed = float(state["initial"]), []
         self._fill(scores.masked_fill_(unknown, 0.0), unknown)
         self._queue.load_state_dict(state["queue"])
