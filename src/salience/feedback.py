@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,7 +90,7 @@ def outside_graphs(function: Any) -> Any:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         inner = wrapper.__dict__.get("inner")
         if inner is None:
-            inner = wrapper.__dict__["inner"] = torch.compiler.disable(function)
+            inner = wrapper.__dict__["inner"] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
         return inner(*args, **kwargs)
 
     return wrapper
@@ -280,15 +281,15 @@ class Feedback:
         table = table.to(slots.device, non_blocking=True)
         at = torch.tensor(numbers, device="cpu").to(slots.device, non_blocking=True)
         wanted, position = slots // self._batch_size, slots % self._batch_size
-        row = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
-        return table[row, position] * (at[row] == wanted)
+        rows = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
+        return table[rows, position] * (at[rows] == wanted)
 
     def _arrive(self, slots: Tensor, losses: Tensor, draws: dict[int, Draw], finish: Learn) -> None:
         """Keep losses until their draw is complete, then ``finish`` it; all is on the host."""
         if self._repeat is not None and torch.equal(slots, self._repeat):
             return  # weighed again, as LBFGS and SAM do
         number, position = slots // self._batch_size, slots % self._batch_size
-        wanted = [n for n in number.unique().tolist() if n not in self._weighed]
+        wanted = [n for n in np.unique(number.numpy()).tolist() if n not in self._weighed]
         for n in wanted:
             self._refuse_slots(n, position[number == n])
         done = {}
@@ -309,7 +310,7 @@ class Feedback:
                 f"slot {first} belongs to no batch that waits for its losses (it was weighed "
                 f"before, or comes from another loader): pass the slots of this batch, once"
             )
-        seen = len(positions.unique()) < len(positions)
+        seen = len(np.unique(positions.numpy())) < len(positions)
         if seen or (part is not None and bool(part.there[positions].any())):
             raise UsageError(f"slot {first} or one beside it was weighed before: name each once")
 

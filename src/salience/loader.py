@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from salience.batches.fetching import Requests, Seeded, fetched
+from salience.batches.fetching import Fetched, Requests, Seeded
 from salience.batches.labels import find_labels
 from salience.batches.nested import Layout
 from salience.batches.rows import Rows, collate, one_example
@@ -125,9 +125,9 @@ class ImportanceLoader:
         if type(dataset) is TensorDataset and dataloader_options.get("collate_fn") is None:
             dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
         requests = Requests(self._request, self._steps)
-        source = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
-        self._layout = Layout(partial(one_example, dataset, source.collate_fn))
-        self._begin(source, sampler, model, slots)
+        inner = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
+        self._layout = Layout(partial(one_example, dataset, inner.collate_fn))
+        self._begin(Fetched(inner), sampler, model, slots)
 
     @classmethod
     def from_loader(
@@ -241,16 +241,12 @@ class ImportanceLoader:
         self._begin_epoch()
         mine = self._iteration = object()
         self._started = time.perf_counter()
-        for batch in self._batches():
+        for batch in self._source:
             yield self._hand_out(batch)
             if self._iteration is not mine:
                 raise UsageError("another iteration over this loader has begun: use one at a time")
             self._count_step()
         self._end_epoch()
-
-    def _batches(self) -> Iterable[Any]:
-        """What arrives: batches, or pools to choose them from."""
-        return fetched(self._source) if self._steps is not None else self._source
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
@@ -361,7 +357,8 @@ class ImportanceLoader:
         Called again for the same examples (LBFGS, SAM), it weighs them again and records nothing.
         """
         if torch.compiler.is_dynamo_compiling():
-            return _mean_outside_graphs(self, losses, slots, divisor)
+            outside: Tensor = _mean_outside_graphs(self, losses, slots, divisor)
+            return outside
         feedback = self._feedback
         feedback.deferred = self.deferred
         return feedback.mean(losses, slots, divisor)
