@@ -3,12 +3,13 @@
 Steps: methods alternate in short blocks, so that other load on the machine affects all alike. A
 ratio is a block's time over that of the plain loop in the same round; printed are the median over
 the rounds with its quartiles, the same in processor time (which does not count the time of other
-programs), and the longest step in processor time. ``auto:off`` and ``auto:on`` are ``auto`` forced
-into one of its states; before the measurement it trains past its first pass.
+programs), and the longest step (by the shorter of both clocks; it needs a quiet machine).
+``auto:off`` and ``auto:on`` are ``auto`` forced into one of its states, after its first pass.
 
 Draws: ``draw`` and ``update`` of 128 out of N examples, each N and method in a process of its own:
-mean time, longest processor time, the time to construct the sampler, and its resident memory per
-example.
+mean and longest time, the time to construct the sampler, and its memory per example: resident,
+at most resident, and allocated (which includes pages that were not used yet). What is allocated in
+later steps only is seen with more ``--draws``.
 
     python benchmarks/costs.py                                  # fast, demo, the paper's; draws
     python benchmarks/costs.py steps --cases fast --rounds 200
@@ -20,7 +21,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
 from statistics import fmean, median, quantiles
 from typing import Any, NamedTuple
 
@@ -72,16 +71,14 @@ def forced(name: str, **more: Any) -> Iterator[None]:
         vars(auto).update(before)
 
 
-def settle(name: str, step: Callable[[], None], chooser: Any, batches: int) -> None:
-    """Train for three steps; ``auto`` past its first pass, until it is in the wanted state."""
+def settle(name: str, step: Callable[[], None], chooser: Any, steps: int = 3) -> None:
+    """Train for some steps with ``auto`` off; only then turn it on, if that is wanted."""
+    with forced("auto:off"):
+        for _ in range(steps):
+            step()
     with forced(name, EVERY=1):
         for _ in range(3):
             step()
-        if name == "auto:on":
-            done = 0
-            while not chooser.metrics()["active"] and done <= 2 * batches + 10:
-                step()
-                done += 1
     check(name, chooser)
 
 
@@ -170,7 +167,8 @@ class Trainer:
             self.loader = ImportanceLoader(dataset, BATCH, k=method.k, **options)
         self.mean = torch.mean if name == "plain" else self.loader.mean
         self._batches = self._endless()
-        settle(name, self.step, self.loader, len(self.loader))
+        first_pass = len(self.loader) if name.startswith("auto:") else 3
+        settle(name, self.step, self.loader, first_pass)
 
     def _endless(self) -> Iterator[Any]:
         while True:
@@ -190,8 +188,15 @@ class Trainer:
 
 
 class Seconds(NamedTuple):
+    """Of one step, by two clocks."""
+
     wall: float
     processor: float
+
+    @property
+    def least(self) -> float:
+        """The better bound of what the step itself took."""
+        return min(self)
 
 
 def timed(action: Callable[[], None]) -> Seconds:
@@ -221,7 +226,7 @@ def step_report(title: str, blocks: dict[str, list[list[Seconds]]]) -> dict[str,
     for name, own in blocks.items():
         low, middle, high = quantiles(ratios(own, blocks["plain"], "wall"), n=4)
         processor = median(ratios(own, blocks["plain"], "processor"))
-        longest = 1e3 * max(step.processor for block in own for step in block)
+        longest = 1e3 * max(step.least for block in own for step in block)
         result["methods"][name] = {
             "ratio": middle,
             "quartiles": [low, high],
@@ -249,9 +254,9 @@ def draw_costs(name: str, n: int, steps: int) -> dict[str, float]:
     """One method and size, in a fresh process: memory that was freed before would hide some."""
     torch.set_num_threads(1)
     DrawLoop(name, 10 * BATCH).seconds(10)  # what torch itself allocates at its first use
-    before, started = resident(), time.perf_counter()
+    before, allocated, started = memory(), memory("VmData"), time.perf_counter()
     loop = DrawLoop(name, n)
-    constructed, built = time.perf_counter() - started, resident()
+    constructed = time.perf_counter() - started
     loop.prepare()
     seconds = loop.seconds(steps)
     check(name, loop.sampler)
@@ -259,10 +264,11 @@ def draw_costs(name: str, n: int, steps: int) -> dict[str, float]:
         "mean_ms": 1e3 * fmean(step.wall for step in seconds),
         "median_ms": 1e3 * median(step.wall for step in seconds),
         "processor_ms": 1e3 * fmean(step.processor for step in seconds),
-        "longest_ms": 1e3 * max(step.processor for step in seconds),
+        "longest_ms": 1e3 * max(step.least for step in seconds),
         "construction_seconds": constructed,
-        "bytes_per_example": (max(built, resident()) - before) / n,
-        "peak_bytes_per_example": (getrusage(RUSAGE_SELF).ru_maxrss * 1024 - before) / n,
+        "bytes_per_example": (memory() - before) / n,
+        "peak_bytes_per_example": (memory("VmHWM") - before) / n,
+        "allocated_bytes_per_example": (memory("VmData") - allocated) / n,
         "steps": steps,
     }
 
@@ -284,21 +290,22 @@ class DrawLoop:
     def prepare(self) -> None:
         """Every example is seen once, so that all memory is in use."""
         size = min(100_000, self.n // 10)  # small beside what is measured
-        with forced(self.name):
+        with forced("auto:off"):
             for start in range(0, self.n, size):
                 part = torch.arange(start, min(start + size, self.n))
                 self.sampler.update(part, 3 * torch.rand(len(part)))
-        settle(self.name, self.step, self.sampler, -(-self.n // BATCH))
+        settle(self.name, self.step, self.sampler)
 
     def seconds(self, steps: int) -> list[Seconds]:
         with forced(self.name):
             return [timed(self.step) for _ in range(steps)]
 
 
-def resident() -> int:
-    """Bytes of this process in memory (Linux)."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def memory(kind: str = "VmRSS") -> int:
+    """Bytes of this process (Linux): resident, at most resident (VmHWM) or allocated (VmData)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    values = dict(line.split(":", 1) for line in lines)
+    return 1024 * int(values[kind].split()[0])
 
 
 def draws(methods: list[str], sizes: list[int], steps: int) -> dict[str, Any]:
@@ -316,7 +323,8 @@ def draws(methods: list[str], sizes: list[int], steps: int) -> dict[str, Any]:
                 f"{cost['median_ms']:.3f}, processor {cost['processor_ms']:.3f}, longest "
                 f"{cost['longest_ms']:.1f}; constructed in "
                 f"{cost['construction_seconds']:.2f} s, {cost['bytes_per_example']:.1f} bytes "
-                f"per example (peak {cost['peak_bytes_per_example']:.1f})",
+                f"per example (peak {cost['peak_bytes_per_example']:.1f}, allocated "
+                f"{cost['allocated_bytes_per_example']:.1f})",
                 flush=True,
             )
     return found
