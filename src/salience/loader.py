@@ -247,7 +247,8 @@ class ImportanceLoader:
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
-        self._feedback.flush()
+        if not (self._resumed and self._done):  # else they are learned at the next step, as without
+            self._feedback.flush()
         if self._done and not self._resumed:  # left in the middle
             self._end_epoch()
         self._again = deque([*self._sampler.outstanding.values(), *self._pools_ahead()])
