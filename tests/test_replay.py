@@ -43,6 +43,7 @@ class Case(NamedTuple):
     workers: int = 0
     deferred: bool = False
     slots: bool = False
+    labels: Any = None
 
 
 WITH_WORKERS = [
@@ -70,6 +71,7 @@ class Training:
             presample=case.presample,
             num_workers=case.workers,
             slots=case.slots,
+            labels=case.labels,
             seed=11,
             **needs(case.score, self.model),
         )
@@ -153,6 +155,12 @@ def check_active(case: Case, run: Training) -> None:
 def test_every_preset(score: str, presample: float | None, deferred: bool) -> None:
     case = Case(score, presample, deferred=deferred)
     check_active(case, replay(case))
+
+
+@pytest.mark.parametrize("presample", [None, 3.0])
+def test_auto_with_many_classes_while_it_is_off(presample: float | None) -> None:
+    case = Case("auto", presample, labels=[i // 2 for i in range(STEPS * BATCH)])
+    assert set(replay(case).active) == {0.0}
 
 
 @pytest.mark.usefixtures("auto_turns_on")

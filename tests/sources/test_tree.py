@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from salience.distribution import tree as tree_module
-from salience.distribution.tree import SumTree
+from salience.sources import tree as tree_module
+from salience.sources.tree import SumTree
 
 
 @pytest.fixture(params=[(4, 3), (16, 8192)], ids=["deep", "as shipped"])
