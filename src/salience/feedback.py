@@ -79,14 +79,13 @@ def weighted_mean(
 
 
 def outside_graphs(function: Any) -> Any:
-    """Keep torch.compile out of ``function``, without loading the compiler before it is called."""
+    """Keep torch.compile out of ``function``; who does not use it does not wait for it to load."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        inner = wrapper.__dict__.get("inner")
-        if inner is None:
-            inner = wrapper.__dict__["inner"] = torch.compiler.disable(function)
-        return inner(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
 
     return wrapper
 
