@@ -283,9 +283,10 @@ class Feedback:
         if self._repeat is not None and torch.equal(slots, self._repeat):
             return  # weighed again, as LBFGS and SAM do
         number, position = slots // self._batch_size, slots % self._batch_size
-        wanted = [n for n in number.unique().tolist() if n not in self._weighed]
-        for n in wanted:
+        named = number.unique().tolist()
+        for n in named:
             self._refuse_slots(n, position[number == n])
+        wanted = [n for n in named if n not in self._weighed]
         done = {}
         for n in wanted:
             mine, draw = number == n, draws[n]
@@ -297,7 +298,8 @@ class Feedback:
 
     def _refuse_slots(self, number: int, positions: Tensor) -> None:
         """Slots that belong to no batch, or were weighed before."""
-        draw, part = self.waiting.get(number), self._partial.get(number)
+        draw = self.waiting.get(number, self._weighed.get(number))
+        part = self._partial.get(number)
         first = number * self._batch_size + int(positions[0])
         if draw is None or int(positions.max()) >= len(draw):
             raise UsageError(
