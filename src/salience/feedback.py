@@ -221,8 +221,7 @@ class Feedback:
         """Learn the losses that are still on their way."""
         self.settle()
         while self._late:
-            self._learn(*self._late[0])
-            self._late.popleft()
+            self._learn(*self._late.popleft())  # a bad loss is reported once
 
     def settle(self) -> None:
         """Wait for losses on their way; when they are learned does not change."""
@@ -235,6 +234,11 @@ class Feedback:
             self._late.extend((draw, losses) for draw in arrived.draws.values())
         else:
             self._arrive(arrived.slots, losses, arrived.draws, self._learn_late)
+
+    @property
+    def late(self) -> set[int]:
+        """The numbers of draws that were weighed and are learned at the next step."""
+        return {draw.number for draw, _ in self._late}
 
     def _learn_late(self, draw: Draw, losses: Tensor) -> None:
         self._late.append((draw, losses))

@@ -251,7 +251,7 @@ class ImportanceLoader:
             self._feedback.flush()
         if self._done and not self._resumed:  # left in the middle
             self._end_epoch()
-        self._again = deque([*self._sampler.outstanding.values(), *self._pools_ahead()])
+        self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
         if not (self._again or self._done) and self._epochs_are_passes:
             self._sampler.new_epoch()
         self._handed = self._asked = self._done
@@ -297,6 +297,11 @@ class ImportanceLoader:
 
     def _new_request(self) -> Draw | Tensor:
         return self._sampler.next_draw() if self._by_index else self._sampler.candidates()
+
+    def _unweighed_draws(self) -> list[Draw]:
+        """Draws that were made and not weighed yet, oldest first."""
+        late = self._feedback.late
+        return [d for number, d in self._sampler.outstanding.items() if number not in late]
 
     def _pools_ahead(self) -> list[Tensor]:
         """Candidates that were asked for and not chosen from yet."""
@@ -377,6 +382,12 @@ class ImportanceLoader:
 
     # -------------------------------------------------------------------------------------- state
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: the copy goes on where this one is."""
+        self._feedback.settle()
+        finished = self._steps is not None and self._done >= self._steps
+        return {**self.__dict__, "_resumed": not finished, "_iteration": None}
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, also in the middle of an epoch.
 
@@ -385,9 +396,8 @@ class ImportanceLoader:
         the stream's own to save.
         """
         late = self._feedback.state_dict()
-        learned_later = {draw["number"] for draw, _ in late}
         state = self._sampler.state_dict()
-        state["outstanding"] = [d for d in state["outstanding"] if d["number"] not in learned_later]
+        state["outstanding"] = [draw.state_dict() for draw in self._unweighed_draws()]
         finished = self._steps is not None and self._done >= self._steps
         return {
             **state,
