@@ -19,7 +19,7 @@ demo: install ## train with and without importance sampling on data that ships w
 	$(BIN)/salience demo
 
 test: install ## the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST)
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .

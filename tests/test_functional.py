@@ -1,6 +1,7 @@
 """Each equation against a slow and obvious oracle."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -169,3 +170,70 @@ def test_tracking_of_constant_predictions_is_zero() -> None:
     observed = torch.rand(5, generator=torch.Generator().manual_seed(0))
     assert float(functional.tracking_coefficient(torch.full((5,), 0.1), observed)) == 0
     assert float(functional.tracking_coefficient(observed, 2 * observed + 3)) == pytest.approx(2)
+
+
+# ------------------------------------------------------------------ settings of the whole process
+
+
+def everything() -> list[Tensor]:
+    """Each function once, on host tensors."""
+    scores, generator = torch.tensor([1.0, 2.0, 0.0, 5.0], device="cpu"), torch.Generator("cpu")
+    p = functional.probabilities(functional.smooth(scores, 0.5))
+    draws = [functional.draw(p, 9, generator=generator, scheme=scheme) for scheme in SCHEMES]
+    weights = functional.weights(p, 0.5)
+    return [
+        *draws,
+        *functional.turns(p, p, 3),
+        *functional.merge_duplicates(draws[0], weights[draws[0]]),
+        functional.variance_reduction(scores),
+        functional.effective_sample_size(weights),
+        functional.tracking_coefficient(scores, p),
+    ]
+
+
+@pytest.fixture
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_a_default_device_changes_nothing() -> None:
+    expected = everything()
+    with torch.device("meta"):
+        got = everything()
+    assert all(map(torch.equal, got, expected))
+
+
+@pytest.mark.usefixtures("_deterministic")
+def test_deterministic_algorithms_change_nothing() -> None:
+    got = everything()
+    torch.use_deterministic_algorithms(False)
+    assert all(map(torch.equal, got, everything()))
+
+
+@pytest.mark.usefixtures("_deterministic")
+def test_a_deterministic_draw_on_an_accelerator_cumulates_without_cumsum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On CUDA, cumsum raises in this mode. The meta device stands in for an accelerator."""
+
+    def cumsum(*_: object) -> None:
+        raise RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation")
+
+    monkeypatch.setattr(Tensor, "cumsum", cumsum)
+    p = torch.full((5,), 0.2, device="meta")
+    found = functional.draw(p, 3, generator=torch.Generator())
+    assert found.is_meta
+    assert found.shape == (3,)
+
+
+@given(non_negative)
+def test_sums_by_doubling(q: Tensor) -> None:
+    p = q.double()
+    torch.testing.assert_close(functional._sums_by_doubling(p), p.cumsum(0))
+
+
+def test_rounding_of_parallel_sums_neither_lowers_nor_adds() -> None:
+    p, sums = torch.tensor([0.5, 0.0, 0.25, 0.25]), torch.tensor([0.5, 0.51, 0.49, 1.0])
+    assert functional._never_falling(sums, p).tolist() == [0.5, 0.5, 0.5, 1.0]

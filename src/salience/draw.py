@@ -33,7 +33,7 @@ class Draw:
         return iter((self.indices, self.weights))
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return self.indices.shape[0]
 
     def inverse(self) -> Tensor:
         """1 / (M p_i): a mean over the rows multiplied by these is unbiased for the pool's mean.
@@ -46,8 +46,8 @@ class Draw:
     def unbiased_mean(self, values: Tensor) -> float:
         """(1/B) sum_i values_i / (M p_i), unbiased for their mean over the dataset."""
         if self.uniform:
-            return float(np.add.reduce(values.numpy(), dtype=np.float64)) / len(values)
-        return float(self.inverse().numpy() @ values.numpy()) / len(values)
+            return float(np.add.reduce(values.numpy(), dtype=np.float64)) / values.shape[0]
+        return float(self.inverse().numpy() @ values.numpy()) / values.shape[0]
 
     def map(self, fn: Any) -> "Draw":
         """The same draw with ``fn`` applied to each of its tensors."""

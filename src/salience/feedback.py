@@ -23,6 +23,8 @@ STEPS = 64  # that metrics look back on
 
 def per_example(losses: Tensor, batch: int) -> Tensor:
     """[B] or [B, T, ...] -> [B], averaged over everything but the examples."""
+    if losses.shape == (batch,) and batch:
+        return losses
     if losses.ndim == 0:
         raise LossError(
             "losses must be one per example, got a single number: "
@@ -35,7 +37,7 @@ def per_example(losses: Tensor, batch: int) -> Tensor:
         )
     if losses.numel() == 0:
         raise LossError(f"losses are empty: got shape {list(losses.shape)}")
-    return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+    return losses.flatten(1).mean(1)
 
 
 def bad_losses(losses: Tensor) -> Tensor:
@@ -67,6 +69,8 @@ def weighted_mean(
     No weights: all are 1. No divisor: the number of losses. With ``skip_bad``, nan, infinite and
     negative losses weigh 0.
     """
+    if weights is None and divisor is None and not skip_bad and losses.dtype == torch.float32:
+        return losses.mean()  # what users have written without us, and at the same cost
     if skip_bad:
         # where and not a product: 0 x nan is nan. The mask is made and used on the device.
         losses = torch.where(bad_losses(losses.detach()), torch.zeros_like(losses), losses)
@@ -209,13 +213,13 @@ class Feedback:
             self.flush()
             self._travelling = Transfer({draw.number: draw}, None, losses)
         else:
-            self._learn(draw, losses.to(torch.float32))
+            self._learn(draw, losses if losses.dtype == torch.float32 else losses.float())
         del self.waiting[draw.number]
         self._weighed = {draw.number: draw}
 
     def _is_late(self, tensor: Tensor) -> bool:
         """Whether its values cannot be read without waiting for an accelerator."""
-        return tensor.device.type != "cpu" or bool(self.deferred)
+        return not tensor.is_cpu or bool(self.deferred)
 
     def flush(self) -> None:
         """Learn the losses that are still on their way."""

@@ -87,13 +87,35 @@ def draw(p: Tensor, n: int, *, generator: torch.Generator, scheme: Scheme = "sys
     so position i comes up floor(n p_i) or ceil(n p_i) times: the least variance of the two.
     ``"multinomial"``: n independent draws with replacement, as in the paper.
     """
-    cumulated = _wide(p).cumsum(0)
+    cumulated = _cumulated(_wide(p))
     on_line = points(n, generator=generator, scheme=scheme).to(cumulated, non_blocking=True)
     # Scaled by the last entry, rounding cannot push a point beyond the line; the clamp keeps a
     # point that equals the end on the last position that has any probability.
     ends = torch.searchsorted(cumulated, cumulated[-1:], right=False)
     found = torch.searchsorted(cumulated, on_line * cumulated[-1], right=True)
     return torch.minimum(found, ends)
+
+
+def _cumulated(p: Tensor) -> Tensor:
+    """sum_{j <= i} p_j, never falling, and equal to its predecessor where p_i = 0."""
+    if p.device.type == "cpu":
+        return p.cumsum(0)
+    sums = _sums_by_doubling(p) if torch.are_deterministic_algorithms_enabled() else p.cumsum(0)
+    return _never_falling(sums, p)
+
+
+def _never_falling(sums: Tensor, p: Tensor) -> Tensor:
+    """Accelerators add in parallel: rounding may lower a sum, or raise it where p_i = 0."""
+    return torch.where(p > 0, sums, 0).cummax(0).values
+
+
+def _sums_by_doubling(p: Tensor) -> Tensor:
+    """As ``p.cumsum(0)``, which on CUDA has no deterministic implementation."""
+    reach = 1
+    while reach < len(p):
+        p = torch.cat([p[:reach], p[reach:] + p[:-reach]])
+        reach *= 2
+    return p
 
 
 def points(n: int, *, generator: torch.Generator, scheme: Scheme = "systematic") -> Tensor:
@@ -130,6 +152,8 @@ def cap(q: Tensor, most: float) -> Tensor:
     if len(q) * most <= 1:
         return q.mean().expand(len(q))
     q = _wide(q)
+    if q.device.type == "cpu" and bool(q.max() <= most * q.sum()):
+        return q  # the usual case, where a look costs nothing
     largest = q.topk(min(math.ceil(1 / most), len(q))).values  # fewer than 1 / most are cut off
     cut = torch.arange(len(largest), dtype=q.dtype, device=q.device)
     below = q.clamp(max=largest[-1]).sum() - len(largest) * largest[-1]

@@ -15,6 +15,7 @@ from salience.batches.fetching import Requests, Seeded, fetched
 from salience.batches.labels import find_labels
 from salience.batches.rows import Rows, collate
 from salience.batches.slots import attach
+from salience.distributed import rank_and_world
 from salience.draw import Draw
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import Feedback, outside_graphs
@@ -175,9 +176,11 @@ class ImportanceLoader:
         slots: bool,
     ) -> None:
         self._source, self._sampler, self._slots = source, sampler, slots
+        self._workers = int(getattr(source, "num_workers", 0))
         self._model = model if model is not None else getattr(sampler.score, "model", None)
         self._feedback = Feedback(sampler.learn, sampler.batch_size, skip_bad=sampler.skips_bad)
         self.epoch = 0
+        self._world: int | None = None
         self._handed = 0  # batches handed out in this epoch
         self._asked = 0  # and asked for
         self._resumed = False
@@ -213,7 +216,7 @@ class ImportanceLoader:
 
     @property
     def num_workers(self) -> int:
-        return int(getattr(self._source, "num_workers", 0))
+        return self._workers
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
@@ -247,17 +250,29 @@ class ImportanceLoader:
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
-        if not (self._resumed and self._done):  # else they are learned at the next step, as without
-            self._feedback.flush()
+        self._notice_ranks()
         if self._done and not self._resumed:  # left in the middle
             self._end_epoch()
         self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
-        if not (self._again or self._done) and self._epochs_are_passes:
-            self._sampler.new_epoch()
+        if not (self._again or self._done):  # else losses on their way are learned when they were
+            self._feedback.flush()
+            if self._epochs_are_passes:
+                self._sampler.new_epoch()
         self._handed = self._asked = self._done
         self._resumed = False
         self._feedback.forget()
         self._ahead = deque()
+
+    def _notice_ranks(self) -> None:
+        """At the first iteration: process groups are often made after loaders."""
+        if self._world is None:
+            self._world = rank_and_world()[1]
+            if self._world > 1:
+                warnings.warn(
+                    f"each of the {self._world} ranks draws by itself, and with equal seeds they "
+                    f"draw the same examples: give each rank a seed of its own",
+                    stacklevel=4,
+                )
 
     def _end_epoch(self) -> None:
         """What was not weighed by now never will be."""
@@ -275,7 +290,7 @@ class ImportanceLoader:
 
     @property
     def _by_index(self) -> bool:
-        return self._sampler.score.by_index
+        return self._sampler.by_index
 
     def _request(self) -> list[int] | None:
         """The indices of the next batch or pool; None at the end of the epoch.
@@ -289,7 +304,7 @@ class ImportanceLoader:
         self._ahead.append(request)
         self._asked += 1
         indices = request.indices if isinstance(request, Draw) else request
-        if not self.num_workers:
+        if not self._workers:
             return indices.tolist()
         seeded = Seeded(indices.tolist())
         seeded.seed = _mixed(self._seed, self.epoch, self._asked)
@@ -332,7 +347,6 @@ class ImportanceLoader:
 
     # ------------------------------------------------------------------------------------- losses
 
-    @outside_graphs
     def mean(
         self,
         losses: Tensor,
@@ -347,8 +361,11 @@ class ImportanceLoader:
 
         Called again for the same examples (LBFGS, SAM), it weighs them again and records nothing.
         """
-        self._feedback.deferred = self.deferred
-        return self._feedback.mean(losses, slots, divisor)
+        if torch.compiler.is_dynamo_compiling():
+            return _mean_outside_graphs(self, losses, slots, divisor)
+        feedback = self._feedback
+        feedback.deferred = self.deferred
+        return feedback.mean(losses, slots, divisor)
 
     def skip(self) -> None:
         """The batch last yielded is deliberately not trained on."""
@@ -428,6 +445,11 @@ class ImportanceLoader:
         self._ahead, self._again = deque(pools), deque()
         self.epoch, self._handed, self._resumed = epoch, done, True
         self._iteration = None
+
+
+@outside_graphs
+def _mean_outside_graphs(loader: ImportanceLoader, *args: Any) -> Tensor:
+    return loader.mean(*args)
 
 
 @final

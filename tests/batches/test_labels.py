@@ -110,6 +110,7 @@ def test_bool_targets_are_two_classes():
         Carries(targets=[[1], [2, 3], [4], [5]]),
         Carries(targets=[[[1, 2], [3]]] * 4),
         Carries(targets=[]),
+        Carries(targets={0: 3, 1: 1, 2: 4, 3: 1}),
         Carries(targets=Masks()),
         Broken(),
         Subset(Carries(targets=CLASSES), [9]),
@@ -165,6 +166,9 @@ def test_the_caller_keeps_its_own_tensor():
         (["cat", "dog", "cat", "dog"], "['cat', 'dog', 'cat', 'dog']"),
         ("cats", "'cats'"),
         (None, "None"),
+        ({0: 1, 1: 2, 2: 1, 3: 2}, "{0: 1, 1: 2, 2: 1, 3: 2}"),
+        ({3, 1, 4, 5}, "{1, 3, 4, 5}"),
+        (torch.zeros(4, device="meta"), "meta"),
     ],
 )
 def test_labels_that_cannot_be_classes_are_refused_with_value_and_remedy(labels, shown):
@@ -174,3 +178,15 @@ def test_labels_that_cannot_be_classes_are_refused_with_value_and_remedy(labels,
     assert shown in message
     assert "pass" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [CLASSES, np.array(CLASSES), torch.tensor(CLASSES), [torch.tensor(c) for c in CLASSES]],
+)
+def test_classes_are_on_the_host_whatever_the_default_device(given):
+    with torch.device("meta"):
+        found = find_labels(Subset(Carries(targets=given), [3, 2, 1, 0]))
+        classes = as_labels(given, 4).labels
+    assert found.tolist() == CLASSES[::-1]
+    assert classes.tolist() == [1, 0, 2, 0]

@@ -1,6 +1,7 @@
 """The exact gradient norm against a slow loop that cannot be wrong: one example, one backward."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from salience.errors import ArgumentError, LossError
-from salience.scores import _layer_rules, gnorm
+from salience.scores import _layer_rules, _order, _taps, gnorm
+from salience.scores.criterion import per_example
 from salience.scores.gnorm import GradientNorm
-from salience.scores.model import per_example
+from salience.scores.loss import Loss
+from salience.scores.upper_bound import UpperBound
 
 B = 5
 
@@ -281,7 +284,7 @@ def test_recurrent_layer_with_a_given_state_and_its_last_state():
 def test_written_out_recurrent_layers_return_what_the_originals_do(make):
     layer, x = make().double(), torch.randn(5, 6, 3, dtype=torch.float64)
     expected = layer(x)
-    with gnorm.written_out(layer, None):
+    with _taps.written_out(layer, None):
         assert "forward" in vars(layer)
         got = layer(x)
     assert "forward" not in vars(layer)
@@ -289,7 +292,12 @@ def test_written_out_recurrent_layers_return_what_the_originals_do(make):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-# ------------------------------------------------------------------- parameters without a rule
+class Take(nn.Module):
+    def forward(self, x):
+        return x[0]
+
+
+# ----------------------------------------------------------------------- weights used several times
 
 
 class Tied(nn.Module):
@@ -303,6 +311,97 @@ class Tied(nn.Module):
         return self.out(self.between(self.into(x)).tanh())
 
 
+class Shared(nn.Module):
+    """All modules under one weight (and bias, where they have one), one after the other."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.parts = nn.ModuleList(modules)
+        for name in ("weight", "bias"):
+            for module in modules[1:]:
+                if getattr(module, name, None) is not None:
+                    setattr(module, name, getattr(modules[0], name))
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x) if isinstance(part, nn.Embedding) else part(x).tanh()
+        return x
+
+
+class Words(nn.Module):
+    """Tokens into two embeddings and out of two linear layers, all with one weight."""
+
+    def __init__(self, tokens, width, padding_idx=None):
+        super().__init__()
+        self.one, self.two = (
+            nn.Embedding(tokens, width, padding_idx=p) for p in (padding_idx, None)
+        )
+        self.out, self.other = (nn.Linear(width, tokens, bias=False) for _ in range(2))
+        for part in (self.two, self.out, self.other):
+            part.weight = self.one.weight
+
+    def forward(self, x):
+        h = self.one(x).sin() + self.two(x.flip(1))
+        return self.out(h.cumsum(1)) + self.other(h.tanh())[:, :1]
+
+
+SHARED = {
+    "tied": (Tied, (6,), 5),
+    "tied, one token": (Tied, (1,), 5),
+    "linear twice": (lambda: Twice(), (4,), 0),
+    "linear twice on sequences, direct": (lambda: Twice(), (30, 4), 0),
+    "linear twice on sequences, by Gram": (lambda: Shared(*[nn.Linear(20, 20)] * 2), (3, 20), 0),
+    "two embeddings, two heads, by Gram": (lambda: Words(40, 12), (6,), 40),
+    "two embeddings, two heads, direct": (lambda: Words(3, 2), (9,), 3),
+    "two embeddings, one with padding": (lambda: Words(5, 4, padding_idx=0), (6,), 5),
+    "conv2d twice": (
+        lambda: Shared(nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(2, 2, 3, stride=2)),
+        (2, 7, 7),
+        0,
+    ),
+    "depthwise twice": (lambda: Shared(*[nn.Conv1d(4, 4, 3, groups=4)] * 2), (4, 9), 0),
+    "layer norm twice": (lambda: Shared(nn.LayerNorm(6), nn.LayerNorm(6)), (3, 6), 0),
+    "gru twice": (
+        lambda: nn.Sequential(*[g := nn.GRU(3, 3, batch_first=True), Take(), g, Take()]),
+        (5, 3),
+        0,
+    ),
+}
+
+
+@pytest.mark.usefixtures("only_rules")
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("n", [1, B])
+def test_weights_used_several_times(name, n):
+    make, shape, tokens = SHARED[name]
+    model = make()
+    for p in model.parameters():
+        p.data.uniform_(-0.9, 0.9)
+    batch = batch_of(*shape, tokens=tokens, n=n)
+    check(model, batch, n=n)
+    if tokens:
+        check(model, {**batch, "x": batch["x"].int()}, n=n)
+
+
+@pytest.mark.usefixtures("only_rules")
+def test_a_tied_embedding_needs_no_loop_and_no_gradient_per_example():
+    """More than 2^24 parameters, where torch.func would take one example at a time."""
+    tokens, width, n = 33_000, 512, 8
+    model = nn.Sequential(nn.Embedding(tokens, width), nn.Linear(width, tokens, bias=False))
+    model[1].weight = model[0].weight
+    assert model[0].weight.numel() > 2**24
+    batch = torch.randint(tokens, (n, 4))
+    score = GradientNorm(
+        model, lambda m, b: F.cross_entropy(m(b).mT, b.roll(1, 1), reduction="none")
+    )
+    with Largest() as largest:
+        score.score(torch.arange(n), batch)
+    assert largest.numbers <= model[0].weight.numel()
+
+
+# ------------------------------------------------------------------- parameters without a rule
+
+
 class TiedByFunction(Tied):
     """The embedding's weight is used a second time, past its layer: no hook sees that."""
 
@@ -312,6 +411,25 @@ class TiedByFunction(Tied):
 
     def forward(self, x):
         return F.linear(self.between(self.into(x)).tanh(), self.into.weight)
+
+
+class TiedThrice(Tied):
+    """Two uses that rules cover and one that they do not: all three go to torch.func."""
+
+    def forward(self, x):
+        return F.linear(super().forward(x).tanh()[..., :4], self.into.weight)
+
+
+class UnlikeConvolutions(nn.Module):
+    """One weight, in one group and in two: the rules do not add up."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole, self.halves = nn.Conv1d(2, 4, 3, bias=False), nn.Conv1d(4, 4, 3, groups=2)
+        self.halves.weight = self.whole.weight
+
+    def forward(self, x):
+        return self.whole(x[:, :2]) * self.halves(x).tanh()
 
 
 class Twice(nn.Module):
@@ -391,9 +509,7 @@ class Attention(nn.MultiheadAttention):
 
 
 REST = {
-    "tied": (Tied, (6,), {"into.weight"}),
     "tied by function": (TiedByFunction, (6,), {"into.weight"}),
-    "called twice": (Twice, (4,), {"again.weight", "again.bias"}),
     "used past its layer": (Unhooked, (4,), {"layer.weight"}),
     "own parameter": (Own, (4,), {"scale"}),
     "positions": (lambda: Positions(B), (B, 4), {"place.weight"}),
@@ -412,10 +528,11 @@ REST = {
         (5, 3),
         {"weight_hr_l0"},
     ),
-    "gru twice": (
-        lambda: nn.Sequential(*[g := nn.GRU(3, 3, batch_first=True), Take(), g, Take()]),
-        (5, 3),
-        {"0.weight_ih_l0", "0.weight_hh_l0", "0.bias_ih_l0", "0.bias_hh_l0"},
+    "tied and used past its layer": (TiedThrice, (6,), {"into.weight"}),
+    "shared by unlike convolutions": (
+        UnlikeConvolutions,
+        (4, 6),
+        {"whole.weight"},
     ),
     "attention": (
         lambda: Attention(4, 2, batch_first=True),
@@ -429,11 +546,6 @@ REST = {
         | {"self_attn.out_proj.weight", "self_attn.out_proj.bias"},
     ),
 }
-
-
-class Take(nn.Module):
-    def forward(self, x):
-        return x[0]
 
 
 @pytest.mark.parametrize("name", REST)
@@ -511,11 +623,10 @@ def test_what_a_reentrant_checkpoint_hides_is_refused():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.hidden, self.once = nn.Linear(4, 4), nn.Linear(4, 2)
+            self.first, self.hidden, self.once = (nn.Linear(4, 4) for _ in range(3))
 
         def forward(self, x):
-            x = x.clone().requires_grad_()  # as is usual, to have checkpoint keep a graph
-            return self.once(checkpoint(self.hidden, x, use_reentrant=True))
+            return self.once(checkpoint(self.hidden, self.first(x), use_reentrant=True))
 
     with pytest.raises(ArgumentError, match="use_reentrant=False"):
         check(Net(), batch_of(4))
@@ -607,8 +718,9 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         for x in tree_leaves(out):
-            if isinstance(x, Tensor) and "expand" not in func.__name__ and 0 not in x.stride():
-                self.numbers = max(self.numbers, x.numel())
+            if isinstance(x, Tensor):  # a view takes no memory of its own
+                numbers = x.untyped_storage().nbytes() // x.element_size()
+                self.numbers = max(self.numbers, numbers)
         return out
 
 
@@ -703,3 +815,136 @@ def test_parameters_the_loss_does_not_reach_count_as_zero(rest):
     model = nn.ModuleDict({"used": nn.Linear(4, 2), "left": nn.Linear(9, 9)})
     check(model, batch_of(4), lambda m, b: squared_output(m["used"], b))
     assert rest == []
+
+
+class Reordered(nn.Module):
+    """The second layer meets the examples in the order of ``key``, and their order comes back."""
+
+    def __init__(self, key):
+        super().__init__()
+        self.first, self.second, self.last = (nn.Linear(4, 4) for _ in range(3))
+        self.key = key
+
+    def forward(self, x):
+        order = self.key(x)
+        h = self.second(self.first(x).tanh()[order]).tanh()
+        return self.last(h[order.argsort()])
+
+
+def exchanged(x):
+    order = torch.arange(len(x))
+    order[-2:] = order[-2:].flip(0)
+    return order
+
+
+ORDERS = {
+    "flipped": (lambda x: torch.arange(len(x)).flip(0), (2, B, 64)),
+    "sorted": (lambda x: x[:, 0].argsort(), (2, B, 64)),
+    "rotated": (lambda x: torch.arange(len(x)).roll(8), (B, 64)),
+    "two exchanged": (exchanged, (2, B, 64)),
+}
+
+
+@pytest.mark.parametrize(("name", "n"), [(name, n) for name in ORDERS for n in ORDERS[name][1]])
+def test_a_model_that_reorders_its_batch_is_refused(name, n):
+    model = Reordered(ORDERS[name][0])
+    batch = {"x": torch.linspace(1, -1, n * 4).view(n, 4), "y": torch.randn(n)}
+    score = GradientNorm(model, squared_output)
+    for _ in range(2):  # not only the first time
+        with pytest.raises(ArgumentError, match=r"'second' \(Linear\) does not meet .* keep the"):
+            score.score(torch.arange(n), batch)
+
+
+def test_examples_that_influence_each_other_are_refused():
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.last((h - h.mean(0)).tanh())
+
+    with pytest.raises(ArgumentError, match=r"layer 'first' .* influence each other"):
+        check(Mixing(), batch_of(4))
+
+
+class Deep(nn.Module):
+    """Rounding adds up, and one layer's gradient is nothing but rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.deep = nn.ModuleList(nn.Linear(32, 32) for _ in range(16))
+        self.without_effect, self.head = nn.Linear(32, 1), nn.Linear(32, 7)
+
+    def forward(self, x):
+        for layer in self.deep:
+            x = x + layer(x).tanh()
+        return (self.head(x) + self.without_effect(x)).log_softmax(1)  # a shift of all logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cast", [False, True])
+def test_rounding_is_not_taken_for_another_order(dtype, cast):
+    def loss(model, batch):
+        with torch.autocast("cpu", dtype, enabled=cast and dtype != torch.float32):
+            losses = -model(batch)[:, 3]
+            return losses.float() if cast else losses
+
+    model, x = Deep(), torch.randn(48, 32)
+    score = GradientNorm(model if cast else model.to(dtype), loss)
+    assert score.score(torch.arange(48), x if cast else x.to(dtype)).isfinite().all()
+
+
+def test_on_an_accelerator_another_order_is_reported_with_the_next_scores(monkeypatch):
+    class Elsewhere(_order.Order):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.on_host = False
+
+    monkeypatch.setattr(_order, "Order", Elsewhere)
+    score, batch = GradientNorm(Reordered(exchanged), squared_output), batch_of(4)
+    score.model.double()
+    score.score(torch.arange(B), batch)
+    for again in (score, score):  # and from then on
+        with pytest.raises(ArgumentError, match="does not meet"):
+            again.score(torch.arange(B), batch)
+    pickle.loads(pickle.dumps(GradientNorm(nn.Linear(2, 2), F.mse_loss)))
+
+
+def test_the_order_is_checked_once_for_each_set_of_shapes(monkeypatch):
+    checked, real = [], gnorm.check_order
+    monkeypatch.setattr(gnorm, "check_order", lambda *a: checked.append(1) or real(*a))
+    score = GradientNorm(nn.Linear(4, 2).double(), squared_output)
+    for n in (B, B, 3, B, 3):
+        score.score(torch.arange(n), batch_of(4, n=n))
+    assert len(checked) == 2
+
+
+@pytest.fixture
+def _one_rank(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of the CPU
+@pytest.mark.usefixtures("_one_rank")
+def test_sharded_parameters_are_refused_by_name():
+    """FSDP2: parameters are DTensors; the scores that need no gradient of them work."""
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    batch = torch.randn(B, 4), torch.randint(2, (B,))
+    expected = [s(model, F.cross_entropy).score(torch.arange(B), batch) for s in (Loss, UpperBound)]
+    score = GradientNorm(model, F.cross_entropy)
+    fsdp.fully_shard(model[0], mesh=mesh)
+    fsdp.fully_shard(model, mesh=mesh)
+    with pytest.raises(ArgumentError, match=r"sharded parameters such as '0.weight' \(FSDP2"):
+        score.score(torch.arange(B), batch)
+    with pytest.raises(ArgumentError, match="sharded parameters"):
+        GradientNorm(model, F.cross_entropy)
+    for kind, scores in zip((Loss, UpperBound), expected, strict=True):
+        got = kind(model, F.cross_entropy).score(torch.arange(B), batch)
+        torch.testing.assert_close(got, scores)

@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from salience.batches.nested import map_tensors
 from salience.errors import ArgumentError, LossError, StateError
 from salience.scores import upper_bound
+from salience.scores.criterion import Criterion, as_loss, per_example
 from salience.scores.gnorm import GradientNorm
 from salience.scores.loss import Loss
-from salience.scores.model import Criterion, as_loss, map_tensors, per_example, scoring
+from salience.scores.model import scoring
 from salience.scores.protocol import Score
 from salience.scores.upper_bound import UpperBound
 
@@ -175,9 +177,8 @@ class Counting(nn.Module):
         self.register_buffer("last", torch.zeros(8, dtype=torch.float64))
 
     def forward(self, x):
-        if self.training:
-            self.passes += 1
-            self.last = x.detach().mean(0)
+        self.passes += 1
+        self.last = x.detach().mean(0)
         return x + 0 * torch.rand(1)
 
 
@@ -236,6 +237,37 @@ def test_leaves_no_trace(kind, mode, loss, grad):
         assert_no_trace(model, before)
 
 
+class Renormalised(nn.Module):
+    """``max_norm`` makes an embedding write its own weight; here it is that of the head too."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.words, self.head = kind(C, 3, max_norm=0.1), nn.Linear(3, C, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        return self.head(self.words(x).view(len(x), -1, 3).sum(1))
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embedding_that_renormalises_its_weight_leaves_no_trace(kind, mode, layer):
+    model, batch = Renormalised(layer).double(), (torch.randint(C, (B, 2)), torch.randint(C, (B,)))
+    before = trace(model)
+    score = kind(model, per_example_cross_entropy, mode=mode)
+    if kind is GradientNorm and layer is nn.EmbeddingBag:
+        with pytest.raises(ArgumentError, match="vmap cannot run"):
+            score.score(INDICES, batch)
+        return assert_no_trace(model, before)
+    got = score.score(INDICES, batch)
+    assert_no_trace(model, before)
+    model(batch[0])  # as it would be in a training pass
+    if kind is Loss:
+        assert torch.equal(got, per_example_cross_entropy(model, batch).detach())
+    return None
+
+
 def test_train_mode_drops_and_normalises_by_the_batch():
     model, batch = traceable(), classification()
     evaluated = Loss(model, F.cross_entropy).score(INDICES, batch)
@@ -267,6 +299,14 @@ def test_loss_is_the_models_loss():
     assert torch.equal(got, per_example_cross_entropy(model, batch).detach())
 
 
+class OwnCriterion:
+    def __call__(self, prediction, target):
+        return F.cross_entropy(prediction, target, reduction="none")
+
+    def method(self, output, label):
+        return self(output, label)
+
+
 @pytest.mark.parametrize(
     "loss",
     [
@@ -275,7 +315,17 @@ def test_loss_is_the_models_loss():
         functools.partial(F.cross_entropy, label_smoothing=0.0),
         functools.partial(functools.partial(F.cross_entropy, reduction="mean"), ignore_index=9),
         lambda input, target: F.cross_entropy(input, target, reduction="none"),
+        lambda inputs, targets: F.cross_entropy(inputs, targets, reduction="none"),
+        lambda logits, y: F.cross_entropy(logits, y, reduction="none"),
+        lambda a, labels: F.cross_entropy(a, labels, reduction="none"),
+        lambda y_pred, b: F.cross_entropy(y_pred, b, reduction="none"),
+        lambda y_hat, y_true, reduction="mean": F.cross_entropy(y_hat, y_true, reduction=reduction),
+        OwnCriterion(),
+        OwnCriterion().method,
         per_example_cross_entropy,
+        lambda net, data: per_example_cross_entropy(net, data),
+        lambda m, b: per_example_cross_entropy(m, b),
+        lambda *args: per_example_cross_entropy(*args),
     ],
 )
 @pytest.mark.parametrize("kind", SCORES)
@@ -294,6 +344,24 @@ def test_a_module_of_model_and_batch_is_a_callable():
 
     whole = Whole()
     assert as_loss(whole) is whole
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a, b: F.cross_entropy(a, b, reduction="none"),
+        lambda a, b: (a - b) ** 2,
+        lambda a, b: a.softmax(1)[b],
+        lambda *args: F.cross_entropy(*args, reduction="none"),
+        lambda a: a,
+    ],
+)
+@pytest.mark.parametrize("kind", SCORES)
+def test_a_loss_that_cannot_be_told_is_named_with_both_forms(loss, kind):
+    wanted = r"called as loss\(model, batch\).*\(model, batch\).*\(input, target\)"
+    with pytest.raises(ArgumentError, match=wanted) as caught:
+        kind(network(), loss).score(INDICES, classification())
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -390,6 +458,32 @@ def test_the_closed_form_is_used_where_it_holds_and_only_there(monkeypatch):
         INDICES, (x, y)
     )
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int16])
+@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(reduction="none")])
+def test_class_numbers_of_any_integer_type(kind, dtype, loss):
+    model, (x, y) = network(), classification()
+    expected = kind(model, loss).score(INDICES, (x, y))
+    assert torch.equal(kind(model, loss).score(INDICES, (x, y.to(dtype))), expected)
+
+
+def test_no_class_of_small_integers_is_taken_for_the_ignored_one():
+    """-100, the usual ignore_index, has the bits of 156."""
+    logits, y = torch.randn(B, 200), torch.full((B,), 156, dtype=torch.uint8)
+    got = UpperBound(nn.Identity(), F.cross_entropy).score(INDICES, (logits, y))
+    assert torch.equal(
+        got, UpperBound(nn.Identity(), F.cross_entropy).score(INDICES, (logits, y.long()))
+    )
+    assert (got > 0).all()
+
+
+def test_two_classes_as_bool():
+    model, (x, y) = network(), classification()
+    expected = UpperBound(model, F.cross_entropy).score(INDICES, (x, y % 2))
+    got = UpperBound(model, F.cross_entropy).score(INDICES, (x, y % 2 == 1))
+    assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy_with_logits, F.l1_loss])

@@ -1,6 +1,7 @@
 """The class of each example, without loading one: found in the dataset, or given and checked."""
 
 import math
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ def find_labels(dataset: Any) -> Tensor | None:
     >>> find_labels(TensorDataset(torch.zeros(3, 8), torch.tensor([[7], [9], [7]])))
     tensor([7, 9, 7])
     """
-    # Attributes may be properties of any kind, and a dataset that is only drawn from owes none.
+    # Attributes may be properties of any kind, and only some scores need the classes.
     with suppress(Exception):
         return _find(dataset)
     return None
@@ -80,7 +81,7 @@ def _of_subset(subset: Subset[Any]) -> Tensor | None:
     whole = _find(subset.dataset)
     if whole is None:
         return None
-    return whole[torch.as_tensor(list(subset.indices), dtype=torch.int64)]
+    return whole[torch.as_tensor(list(subset.indices), dtype=torch.int64, device="cpu")]
 
 
 def _of_parts(dataset: ConcatDataset[Any]) -> Tensor | None:
@@ -107,21 +108,21 @@ def _single(values: Any) -> bool:
 
 
 def _tensor(values: Any) -> Tensor | None:
-    """A list, an array or a tensor, as a tensor on the host; None where it is not numbers."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu()
-    if values is None or isinstance(values, str | bytes):
+    """A list, an array or a tensor, as a tensor on the host; None where it is not numbers.
+
+    The keys of a mapping are not classes, and a set has no order.
+    """
+    if values is None or isinstance(values, str | bytes | Mapping | Set):
         return None
     try:
-        # Copied, because torch warns of arrays that it may not write to.
-        return torch.tensor(np.array(values)) if _is_array(values) else torch.tensor(list(values))
+        if isinstance(values, Tensor):
+            return values.detach().cpu()
+        # Arrays, columns of data frames and the like are copied, because torch warns of arrays
+        # that it may not write to.
+        values = np.array(values) if hasattr(values, "__array__") else list(values)
+        return torch.tensor(values, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         return None
-
-
-def _is_array(values: Any) -> bool:
-    """NumPy arrays and what offers itself as one, such as a column of a data frame."""
-    return hasattr(values, "__array__")
 
 
 def _integers(values: Tensor | None) -> Tensor | None:

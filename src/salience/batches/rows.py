@@ -1,14 +1,16 @@
 """Batches that are stacked where they are read, so that collating them costs nothing."""
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-__all__ = ["Rows", "Stacked", "collate"]
+__all__ = ["Rows", "Stacked", "collate", "one_example"]
 
 
 @final
@@ -57,3 +59,15 @@ class Rows(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> Stacked:
         chosen = torch.as_tensor(indices, device="cpu")
         return Stacked(*(tensor[chosen.to(tensor.device)] for tensor in self._tensors))
+
+
+def one_example(dataset: Any, collate_fn: Callable[[Any], Any]) -> Any:
+    """The batch of the first example alone; the random numbers of the run stay as they are."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            many = getattr(dataset, "__getitems__", None)
+            return collate_fn(many([0]) if many else [dataset[0]])
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

@@ -4,7 +4,8 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
-from salience.scores.model import ModelScore, per_example, scoring, wide
+from salience.scores.criterion import per_example, wide
+from salience.scores.model import ModelScore, scoring
 from salience.scores.protocol import Unit
 
 __all__ = ["Loss"]

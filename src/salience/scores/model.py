@@ -1,36 +1,21 @@
-"""What the scores that run the model share: the loss, a pass without trace, the checks."""
+"""What the scores that run the model share: a pass that leaves no trace."""
 
-import copy
-import inspect
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from salience.errors import ArgumentError, LossError, StateError
+from salience.errors import ArgumentError, StateError
+from salience.scores.criterion import as_loss
 from salience.scores.protocol import Unit
 
-__all__ = [
-    "Criterion",
-    "LossFunction",
-    "Mode",
-    "ModelScore",
-    "as_loss",
-    "map_tensors",
-    "per_example",
-    "scoring",
-    "wide",
-]
+__all__ = ["Mode", "ModelScore", "scoring"]
 
-LossFunction = Callable[[Any, Any], Tensor]
 Mode = Literal["eval", "train"]
+Modules = list[nn.Module]
 
 
 class ModelScore(ABC):
@@ -58,7 +43,7 @@ class ModelScore(ABC):
 
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:  # noqa: ARG002
         """Nothing to learn: no score changes."""
-        return torch.empty(0, dtype=torch.int64)
+        return torch.empty(0, dtype=torch.int64, device="cpu")
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: everything the score knows is in the model."""
@@ -80,103 +65,6 @@ def without_ddp(model: nn.Module) -> nn.Module:
     return model
 
 
-# ---------------------------------------------------------------------------------- the loss
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """``function(model(x), y)`` on batches (x, y).
-
-    ``ignore_index`` is that of a plain cross entropy (no class weights, no label smoothing) and
-    None for every other criterion.
-    """
-
-    function: Callable[..., Tensor]
-    ignore_index: int | None = None
-
-    def __call__(self, model: Any, batch: Any) -> Tensor:
-        if not (isinstance(batch, tuple | list) and len(batch) == 2):
-            raise ArgumentError(
-                f"a criterion needs batches (x, y); this one is {_describe(batch)}: "
-                "give loss= a callable (model, batch) -> per-example losses"
-            )
-        x, y = batch
-        return self.function(model(x), y)
-
-
-def as_loss(loss: Any) -> LossFunction:
-    """The loss as a callable (model, batch) -> per-example losses.
-
-    A criterion is recognised as an nn.Module, or by its first two parameters, ``input, target``.
-    """
-    names = _parameter_names(loss)
-    if isinstance(loss, nn.Module):
-        return loss if names[:1] == ["model"] else _module_criterion(loss)
-    if not callable(loss):
-        raise ArgumentError(
-            "loss must be a callable (model, batch) -> per-example losses or a criterion with "
-            f'reduction="none"; got {loss!r}'
-        )
-    return _function_criterion(loss, names) if names[:2] == ["input", "target"] else loss
-
-
-def _module_criterion(loss: nn.Module) -> Criterion:
-    reduction = getattr(loss, "reduction", "none")
-    if reduction != "none":
-        raise ArgumentError(
-            f"loss has reduction={reduction!r}, and a score needs one loss per example: "
-            f'use {type(loss).__name__}(reduction="none")'
-        )
-    if type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing:
-        return Criterion(loss, loss.ignore_index)
-    return Criterion(loss)
-
-
-def _function_criterion(loss: Callable[..., Tensor], names: list[str]) -> Criterion:
-    function, options = loss, dict[str, Any]()
-    if isinstance(loss, partial):  # nested partials are flat already
-        function, options = loss.func, loss.keywords
-    plain = (
-        function is F.cross_entropy
-        and options.get("weight") is None
-        and not options.get("label_smoothing")
-    )
-    ignore_index = options.get("ignore_index", -100) if plain else None
-    return Criterion(
-        partial(loss, reduction="none") if "reduction" in names else loss, ignore_index
-    )
-
-
-def _parameter_names(function: Any) -> list[str]:
-    try:
-        return list(
-            inspect.signature(getattr(function, "forward", function)).parameters
-            if isinstance(function, nn.Module)
-            else inspect.signature(function).parameters
-        )
-    except (TypeError, ValueError):  # not callable, or a builtin that does not say
-        return []
-
-
-def _describe(batch: Any) -> str:
-    sized = isinstance(batch, tuple | list)
-    return f"a {type(batch).__name__}" + (f" of {len(batch)}" if sized else "")
-
-
-def per_example(losses: Any, n: int) -> Tensor:
-    """L_i = mean_t L_it: one loss per example from ``losses`` [n] or [n, T].
-
-    Whatever has the wrong shape is refused: a mean over the batch would score nothing.
-    """
-    if isinstance(losses, Tensor) and losses.dim() > 0 and len(losses) == n:
-        return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
-    got = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-    raise LossError(
-        f"loss returned {got} for {n} examples, expected [{n}] or [{n}, T]: "
-        'return one loss per example, such as with reduction="none"'
-    )
-
-
 # -------------------------------------------------------------------------- a pass without trace
 
 
@@ -184,22 +72,26 @@ def per_example(losses: Any, n: int) -> Tensor:
 def scoring(model: nn.Module, mode: Mode) -> Iterator[None]:
     """Run the model without leaving a trace, whatever happens inside.
 
-    Train/eval flags of every submodule, buffers, the random numbers of the host and of the model's
-    devices, and grad mode come back exactly; weight casts of an autocast around the training step
-    are not cached, for one made here without a graph would cut the training step's gradient.
+    Train/eval flags of every submodule, buffers, embeddings that renormalise themselves
+    (``max_norm=``), the random numbers of the host and of the model's devices, and grad mode come
+    back exactly; weight casts of an autocast around the training step are not cached, for one made
+    here without a graph would cut the training step's gradient.
     """
-    train = mode == "train"
-    with torch.no_grad(), _rng_kept(model), _flags(model, train), _casts_uncached():
-        if train:
-            with _buffers_kept(model):
-                yield
-        else:
-            yield
+    modules = list(model.modules())
+    with (
+        torch.no_grad(),
+        _rng_kept(modules),
+        _flags(modules, mode == "train"),
+        _written_kept(modules),
+        _casts_uncached(),
+    ):
+        yield
 
 
 @contextmanager
-def _rng_kept(model: nn.Module) -> Iterator[None]:
-    devices = {p.device for p in model.parameters()} - {torch.device("cpu"), torch.device("meta")}
+def _rng_kept(modules: Modules) -> Iterator[None]:
+    found = {p.device for m in modules for p in m._parameters.values() if p is not None}
+    devices = found - {torch.device("cpu"), torch.device("meta")}
     # torch.mps has one device and takes no argument. No state is read back from a device.
     places = [(getattr(torch, d.type), () if d.type == "mps" else (d,)) for d in devices]
     host, states = torch.get_rng_state(), [m.get_rng_state(*args) for m, args in places]
@@ -212,33 +104,48 @@ def _rng_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _flags(model: nn.Module, train: bool) -> Iterator[None]:
+def _flags(modules: Modules, train: bool) -> Iterator[None]:
     # Set one by one: train() and eval() may be overridden, and would not bring mixed flags back.
-    before = [(module, module.training) for module in model.modules()]
+    before = [module.training for module in modules]
     try:
-        for module, _ in before:
+        for module in modules:
             module.training = train
         yield
     finally:
-        for module, flag in before:
+        for module, flag in zip(modules, before, strict=True):
             module.training = flag
 
 
 @contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    # The pass works on copies: the originals keep their bits, identity and autograd version.
-    before = [(module, dict(module._buffers)) for module in model.modules()]
-    copies: dict[int, Tensor] = {}
+def _written_kept(modules: Modules) -> Iterator[None]:
+    """What forward may write is a copy: originals keep their bits, identity and version.
+
+    Buffers are written in either mode (a counter, batch statistics). Of the parameters, only
+    embeddings with ``max_norm`` are: copies of all would cost as much as a small network's pass.
+    """
+    before: list[tuple[Any, Any]] = [(m._buffers, dict(m._buffers)) for m in modules if m._buffers]
+    written = {id(b): b for _, own in before for b in own.values() if b is not None}
+    if renormalised := {id(p): p for m in modules if (p := _renormalised(m)) is not None}:
+        before += [(m._parameters, dict(m._parameters)) for m in modules if m._parameters]
+    copies = {key: x.clone() for key, x in written.items()}
+    copies |= {key: _parameter_like(p) for key, p in renormalised.items()}
     try:
-        for module, originals in before:
-            for name, buffer in originals.items():
-                if buffer is not None:
-                    module._buffers[name] = copies.setdefault(id(buffer), buffer.clone())
+        for own, originals in before:
+            own.update({name: copies.get(id(x), x) for name, x in originals.items()})
         yield
     finally:
-        for module, originals in before:
-            module._buffers.clear()
-            module._buffers.update(originals)
+        for own, originals in before:
+            own.clear()
+            own.update(originals)
+
+
+def _renormalised(module: nn.Module) -> Any:
+    """The weight that F.embedding(..., max_norm=) changes in place."""
+    return module._parameters.get("weight") if getattr(module, "max_norm", None) else None
+
+
+def _parameter_like(p: Tensor) -> nn.Parameter:
+    return nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad)
 
 
 @contextmanager
@@ -249,36 +156,3 @@ def _casts_uncached() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
-
-
-# ------------------------------------------------------------------------------------ tensors
-
-
-def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """``tree`` with ``function`` applied to each tensor: tuples, lists, mappings, dataclasses."""
-    go = partial(map_tensors, function)
-    if isinstance(tree, Tensor):
-        return function(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(go, tree))
-    if isinstance(tree, tuple | list):
-        return type(tree)(map(go, tree))
-    if isinstance(tree, MutableMapping):  # before dataclasses: some model outputs are both
-        return _with(tree, operator.setitem, {key: go(tree[key]) for key in tree})
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return _with(
-            tree, object.__setattr__, {f.name: go(getattr(tree, f.name)) for f in fields(tree)}
-        )
-    return tree
-
-
-def _with(tree: Any, put: Callable[[Any, Any, Any], None], items: dict[Any, Any]) -> Any:
-    changed = copy.copy(tree)
-    for key, value in items.items():
-        put(changed, key, value)
-    return changed
-
-
-def wide(x: Tensor) -> Tensor:
-    """At least float32, so that sums of squares neither overflow nor lose small terms."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x

@@ -9,6 +9,8 @@ from salience.scores.protocol import Unit
 
 __all__ = ["Uniform"]
 
+NOTHING = torch.empty(0, dtype=torch.int64, device="cpu")
+
 
 @final
 class Uniform:
@@ -21,7 +23,7 @@ class Uniform:
         return torch.ones(len(indices), device="cpu")
 
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:  # noqa: ARG002
-        return indices[:0]
+        return NOTHING
 
     def state_dict(self) -> dict[str, Any]:
         return {}

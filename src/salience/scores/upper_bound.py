@@ -5,8 +5,10 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from salience.batches.nested import map_tensors
 from salience.errors import ArgumentError, LossError
-from salience.scores.model import Criterion, ModelScore, map_tensors, per_example, scoring, wide
+from salience.scores.criterion import Criterion, per_example, wide
+from salience.scores.model import ModelScore, scoring
 from salience.scores.protocol import Unit
 
 __all__ = ["UpperBound", "cross_entropy_gradient_norm", "output_gradient_norm"]
@@ -91,11 +93,9 @@ def cross_entropy_gradient_norm(logits: Tensor, target: Tensor, ignore_index: in
 
     0 where y_i is ``ignore_index``.
     """
-    counted = target != ignore_index
-    place = torch.where(counted, target, 0).unsqueeze(1)
-    p = wide(logits).softmax(1)
-    difference = p.scatter_add(1, place, -torch.ones_like(p[:, :1]))
-    return difference.square().sum(1).sqrt() * counted
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    difference = wide(logits).softmax(1) - (classes == target.unsqueeze(1)).to(wide(logits).dtype)
+    return difference.square().sum(1).sqrt() * (target != ignore_index)
 
 
 def _closed_form(loss: Any, outputs: list[Tensor], batch: Any) -> Tensor | None:
@@ -104,4 +104,6 @@ def _closed_form(loss: Any, outputs: list[Tensor], batch: Any) -> Tensor | None:
         return None
     logits, target = outputs[0].detach(), batch[1]
     fits = logits.dim() == 2 and target.dim() == 1  # targets that are probabilities are [B, C]
-    return cross_entropy_gradient_norm(logits, target, loss.ignore_index) if fits else None
+    if not fits:
+        return None
+    return cross_entropy_gradient_norm(logits, target.long(), loss.ignore_index)

@@ -18,7 +18,7 @@ __all__ = ["AutoSource"]
 
 EVERY = 50  # steps between two looks at the gain
 ON, OFF = 1.1, 1.03  # turns on above, off below: apart, so that it does not flutter
-SAMPLE = 16384  # examples whose scores are looked at
+SAMPLE = 4096  # examples whose scores are looked at
 SINGLE = 0.01  # the most that one example can add to the gain
 
 logger = logging.getLogger("salience")
@@ -40,24 +40,28 @@ class AutoSource:
         self._score, self._smoothing = score, smoothing
         self._off, self._on = off, on
         self.active = False
-        self._steps = 0
         self._told = False
 
+    def _current(self) -> Source:
+        return self._on if self.active else self._off
+
+    def ready(self, n: int, number: int) -> bool:
+        return number % EVERY != 0 and self._current().ready(n, number)
+
     def draw(self, n: int, number: int) -> Draw:
-        return (self._on if self.active else self._off).draw(n, number)
+        if number % EVERY == 0:
+            self._look(number)
+        return self._current().draw(n, number)
 
     def update(self, indices: Tensor) -> None:
         self._on.update(indices)
-        self._steps += 1
-        if self._steps % EVERY == 0:
-            self._look()
 
     def new_epoch(self) -> None:
         if not self.active:
             self._off.new_epoch()
 
-    def _look(self) -> None:
-        gain = self.gain()
+    def _look(self, number: int) -> None:
+        gain = self.gain(number // EVERY)
         wanted = gain > (OFF if self.active else ON)
         if wanted == self.active:
             return
@@ -65,19 +69,18 @@ class AutoSource:
         (self._on if wanted else self._off).new_epoch()
         # Only the first time for everybody to see; later changes are for those who look closer.
         level = logging.DEBUG if self._told else logging.INFO
-        state = "on" if wanted else "off"
-        logger.log(
-            level, "importance sampling turns %s at step %d: gain %.2f", state, self._steps, gain
-        )
+        turns = "on" if wanted else "off"
+        logger.log(level, "importance sampling turns %s at draw %d: gain %.2f", turns, number, gain)
         self._told = True
 
-    def gain(self) -> float:
-        """v of a sample of the examples, evenly spaced; 1 before all have been seen.
+    def gain(self, look: int) -> float:
+        """v of a sample of the examples, evenly spaced, another one at each ``look``.
 
-        No example adds more than ``SINGLE`` to it: a gain that rests on a few is none.
+        1 before all have been seen. No example adds more than ``SINGLE``: a gain that rests on a
+        few is none.
         """
         stride = max(self._n // SAMPLE, 1)
-        start = self._steps // EVERY % stride
+        start = look % stride
         scores, unknown = known_scores(
             self._score, torch.arange(start, self._n, stride, device="cpu")
         )
@@ -92,14 +95,12 @@ class AutoSource:
     def state_dict(self) -> dict[str, Any]:
         return {
             "active": self.active,
-            "steps": self._steps,
             "told": self._told,
             "off": self._off.state_dict(),
             "on": self._on.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.active, self._steps = bool(state["active"]), int(state["steps"])
-        self._told = bool(state["told"])
+        self.active, self._told = bool(state["active"]), bool(state["told"])
         self._off.load_state_dict(state["off"])
         self._on.load_state_dict(state["on"])

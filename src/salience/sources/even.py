@@ -12,19 +12,20 @@ from salience.functional import Scheme
 from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.passes import Passes
+from salience.sources.queue import Queue
 from salience.sources.scoring import distribution, known_scores, mean_of_known
 
 __all__ = ["EvenIntervals"]
 
-SLICE = 65536  # examples whose visits are planned at a time
-SWEEPS = 8  # of the dataset per N visits
+SLICE = 32768  # examples whose visits are planned at a time
+SWEEPS = 4  # of the dataset per N visits
 
 
 @final
 class EvenIntervals:
     """Every example comes at even intervals, as often as its score says.
 
-    The dataset is swept in random order, a slice at a time. A slice of M examples gets M / 8
+    The dataset is swept in random order, a slice at a time. A slice of M examples gets M / 4
     visits. Example i earns p_i of them as credit; the whole part becomes visits, at random places
     among those of the slice, and the fraction stays for the next sweep. So chance brings no example
     twice in a row and leaves none out, and with equal scores these are shuffled passes.
@@ -52,18 +53,19 @@ class EvenIntervals:
         # Written once, so that the memory is there before it is first needed.
         self._credit = np.full(n, 0.0, dtype=np.float32)
         self._fresh = n  # examples that no sweep has reached: their credit is still to be drawn
-        self._queue: list[Tensor] = []
+        self._queue = Queue()
+
+    def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
+        return len(self._queue) >= n
 
     def draw(self, n: int, number: int) -> Draw:
-        while not self._queue or len(self._queue[0]) < n:
+        while len(self._queue) < n:
             self._plan(n)
-        indices, weights, p, scores = (part[:n] for part in self._queue)
-        self._queue = [part[n:] for part in self._queue]
-        return Draw(number, indices, weights, p, scores, self._n)
+        return self._queue.take(n, number, self._n)
 
     def _plan(self, batch: int) -> None:
         """Queue the visits of the next slice."""
-        examples = self._passes.take(self._slice, whole=False)
+        examples = self._next_slice()
         scores, unknown = known_scores(self._score, examples)
         if unknown.any():
             scores.masked_fill_(unknown, mean_of_known(scores, unknown))
@@ -71,16 +73,18 @@ class EvenIntervals:
         at = self._visits(examples, p, len(examples) * max(1 / SWEEPS, batch / self._n))
         weights = functional.weights(p[at], self._k, len(p)).to(torch.float32)
         # As one draw in N: slices that differ in size can stand in one batch.
-        planned = [examples[at], weights, p[at] * (len(p) / self._n), scores[at]]
-        rest = self._queue or [part[:0] for part in planned]
-        self._queue = [torch.cat(parts) for parts in zip(rest, planned, strict=True)]
+        self._queue.put(examples[at], weights, p[at] * (len(p) / self._n), scores[at])
+
+    def _next_slice(self) -> Tensor:
+        if self._slice == self._n:  # everybody, in any order
+            return torch.arange(self._n, device="cpu")
+        return self._passes.take(self._slice, whole=False)
 
     def _visits(self, examples: Tensor, p: Tensor, n: float) -> Tensor:
         """Positions in the slice, about ``n`` of them, in random order."""
         if self._scheme == "multinomial":
-            return functional.draw(
-                p, max(round(n), 1), generator=self._generator, scheme=self._scheme
-            )
+            count = max(round(n), 1)
+            return functional.draw(p, count, generator=self._generator, scheme=self._scheme)
         counts, credit = functional.even_visits(self._credit_of(examples), p, n)
         self._credit[examples.numpy()] = credit.numpy()
         at = torch.repeat_interleave(counts)
@@ -98,7 +102,7 @@ class EvenIntervals:
 
     def new_epoch(self) -> None:
         """Forget visits that were planned by scores of long ago."""
-        self._queue = []
+        self._queue.clear()
 
     def state_dict(self) -> dict[str, Any]:
         untouched = self._fresh == self._n
@@ -106,7 +110,7 @@ class EvenIntervals:
             "passes": self._passes.state_dict(),
             "credit": None if untouched else torch.from_numpy(self._credit.copy()),
             "fresh": self._fresh,
-            "queue": [part.clone() for part in self._queue],
+            "queue": self._queue.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -114,4 +118,4 @@ class EvenIntervals:
         if state["credit"] is not None:
             self._credit[:] = state["credit"].numpy()
         self._fresh = int(state["fresh"])
-        self._queue = [part.clone() for part in state["queue"]]
+        self._queue.load_state_dict(state["queue"])

@@ -1,5 +1,6 @@
 """Random orders that are computed from a key, so that neither time nor memory grows with n."""
 
+import math
 from typing import final
 
 import numpy as np
@@ -38,8 +39,8 @@ class Permutation:
     def span(self, start: int, stop: int) -> Ints:
         """Places ``start`` to ``stop``, which lie within n."""
         if start < self._start or stop > self._start + len(self._places):
-            ends = min(max(stop, start + CHUNK), self._n)
-            x = np.arange(start, ends, dtype=np.uint32)
+            end = min(max(stop, start + CHUNK), self._n)
+            x = np.arange(start, end, dtype=np.uint32)
             self._places, self._start = scramble(x, self._n, self._keys).astype(np.int64), start
         return self._places[start - self._start : stop - self._start]
 
@@ -52,35 +53,42 @@ def round_keys(key: int) -> list[Words]:
 def scramble(x: Words, n: int | Words, keys: list[Words]) -> Words:
     """A permutation of 0 .. n-1, applied to the places ``x``; n <= 2^32, keys may differ by place.
 
-    A Feistel network permutes the next power of two; what falls outside goes through it again,
-    until it falls inside. Both halves of the bits are scrambled by turns, so any number of bits
-    will do.
+    A Feistel network over the cells of a table with ``n`` cells, or a few more: rows are moved by
+    an amount that depends on the column, then columns by one that depends on the row, and so on.
+    What falls outside goes through it again, until it falls inside.
     """
-    bits = max(int(np.max(n) - 1).bit_length(), 2)
-    x = _network(x, bits, keys)
+    cells = int(np.max(n))
+    rows = math.isqrt(cells - 1) + 1
+    columns = -(-cells // rows)
+    x = _network(x, rows, columns, keys)
     while (outside := np.flatnonzero(x >= n)).size:
         some = [key[outside] if len(key) > 1 else key for key in keys]
-        x[outside] = _network(x[outside], bits, some)
+        x[outside] = _network(x[outside], rows, columns, some)
     return x
 
 
-def _network(x: Words, bits: int, keys: list[Words]) -> Words:
-    low_bits = np.uint32(bits // 2)
-    low_mask = np.uint32((1 << (bits // 2)) - 1)
-    high_mask = np.uint32((1 << (bits - bits // 2)) - 1)
-    high, low = x >> low_bits, x & low_mask
+def _network(x: Words, rows: int, columns: int, keys: list[Words]) -> Words:
+    row = x // np.uint32(columns)
+    column = x - row * np.uint32(columns)
     for i, key in enumerate(keys):
         if i % 2:
-            low ^= _mixed(high ^ key) & low_mask
+            column = _moved(column, row ^ key, np.uint32(columns))
         else:
-            high ^= _mixed(low ^ key) & high_mask
-    return (high << low_bits) | low
+            row = _moved(row, column ^ key, np.uint32(rows))
+    return row * np.uint32(columns) + column
 
 
-def _mixed(x: Words) -> Words:
-    """Every bit of the result depends on every bit of ``x``, which is overwritten."""
-    x *= np.uint32(0x85EBCA6B)
-    x ^= x >> np.uint32(13)
-    x *= np.uint32(0xC2B2AE35)
-    x ^= x >> np.uint32(16)
-    return x
+def _moved(place: Words, by: Words, size: np.uint32) -> Words:
+    """(place + an amount below size that depends on every bit of ``by``) mod size <= 2^16.
+
+    ``place`` and ``by`` are overwritten.
+    """
+    by *= np.uint32(0x85EBCA6B)
+    by ^= by >> np.uint32(13)
+    by *= np.uint32(0xC2B2AE35)
+    by >>= np.uint32(16)
+    by *= size
+    by >>= np.uint32(16)
+    place += by
+    # Below 0, unsigned numbers go on at the top: the smaller of the two is the remainder.
+    return np.minimum(place, place - size)

@@ -62,6 +62,9 @@ class Pool:
         """The dataset positions of the next pool."""
         return self._passes.take(self._size)
 
+    def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
+        return False
+
     def draw(self, n: int, number: int) -> Draw:
         candidates = self.candidates()
         scores, unknown = known_scores(self._score, candidates)

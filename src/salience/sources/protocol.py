@@ -17,6 +17,10 @@ class Source(Protocol):
         """Whether the next draw is by importance."""
         ...
 
+    def ready(self, n: int, number: int) -> bool:
+        """Whether draw ``number`` of ``n`` examples is settled, whatever is learned before it."""
+        ...
+
     def draw(self, n: int, number: int) -> Draw:
         """The next ``n`` examples, or fewer at the end of a shuffled pass, as draw ``number``."""
         ...

@@ -17,9 +17,12 @@ CHUNK = 65536  # examples scored at a time when the whole dataset is
 def known_scores(score: Score, indices: Tensor) -> tuple[Tensor, Tensor]:
     """float64 scores of ``indices``, 0 where nothing is known yet, and where that is."""
     scores = check_scores(score.score(indices, None), len(indices), "score", unknown=True)
-    scores = scores.to(torch.float64)
-    unknown = scores.isnan()
-    return scores.masked_fill_(unknown, 0.0), unknown
+    # On the host numpy does a handful of numbers in a fraction of the time.
+    values = scores.numpy().astype(np.float64)
+    unknown = values != values
+    if unknown.any():
+        values[unknown] = 0.0
+    return torch.from_numpy(values), torch.from_numpy(unknown)
 
 
 def all_scores(score: Score, n: int) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,9 @@ class Shuffled:
         self._passes, self._drop_last = passes, drop_last
         self._ones = torch.empty(0, dtype=torch.float64, device="cpu")
 
+    def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
+        return True
+
     def draw(self, n: int, number: int) -> Draw:
         indices = self._passes.take(n, whole=False)
         if self._drop_last and len(indices) < n:

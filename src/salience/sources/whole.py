@@ -11,6 +11,7 @@ from salience.draw import Draw
 from salience.functional import Scheme
 from salience.scores import Score
 from salience.smoothing import Smoothing
+from salience.sources.queue import Queue
 from salience.sources.scoring import all_scores, known_scores
 from salience.sources.tree import SumTree
 
@@ -49,21 +50,25 @@ class WholeDataset:
         self._generator = generator
         self._tree = SumTree(n, columns=2)
         self._initial = 0.0  # the score of examples that were not seen yet
-        self._queue: list[Tensor] = []
+        self._queue = Queue()
+        self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._fill(*all_scores(score, n))
 
+    def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
+        return len(self._queue) >= n
+
     def draw(self, n: int, number: int) -> Draw:
-        if not self._queue or len(self._queue[0]) < n:
-            self._queue = self._draw(n * self._batches(n))
-        indices, weights, p, scores = (part[:n] for part in self._queue)
-        self._queue = [part[n:] for part in self._queue]
-        return Draw(number, indices, weights, p, scores, self._tree.n)
+        if len(self._queue) < n:
+            self._queue.clear()
+            self._draw(n * self._batches(n))
+        return self._queue.take(n, number, self._tree.n)
 
     def _batches(self, n: int) -> int:
         """How many batches of ``n`` to draw for at once; multinomial draws are independent."""
         return min(max(self._tree.n // (PART * n), 1), AHEAD) if self._scheme == "systematic" else 1
 
-    def _draw(self, n: int) -> list[Tensor]:
+    def _draw(self, n: int) -> None:
+        self._apply()
         tree = self._tree
         # With nothing known, any positive number makes all equal.
         rates = (1.0, (self._initial or 1.0) if self._unknown else 0.0)
@@ -77,20 +82,25 @@ class WholeDataset:
         mass = tree.mass(found, rates, floor)
         p = mass / total
         weights = functional.weights(p, self._k, tree.n).astype(np.float32)
-        return [torch.from_numpy(part) for part in (found, weights, p, mass - floor)]
+        self._queue.put(*(torch.from_numpy(part) for part in (found, weights, p, mass - floor)))
 
     def update(self, indices: Tensor) -> None:
-        if not len(indices):
+        self._changed.append(indices)
+        if self._unknown and len(indices):
+            scores, _ = known_scores(self._score, indices)
+            self._initial = max(self._initial, float(scores.max()))
+
+    def _apply(self) -> None:
+        """Bring the tree up to date: several steps at once, when somebody is about to read it."""
+        if not self._changed:
             return
-        at = indices.numpy()
+        indices = torch.cat(self._changed)
+        self._changed = []
         scores, unknown = known_scores(self._score, indices)
         if self._unknown:
-            self._tree.put(_UNKNOWN, at, unknown.numpy().astype(np.float64))
+            self._tree.put(_UNKNOWN, indices.numpy(), unknown.numpy().astype(np.float64))
             self._unknown = self._tree.total((0.0, 1.0))
-        elif unknown.any():
-            raise AssertionError("a known score became unknown")
-        self._tree.put(_SCORE, at, scores.numpy())
-        self._initial = max(self._initial, float(scores.max()))
+        self._tree.put(_SCORE, indices.numpy(), scores.numpy())
 
     def _fill(self, scores: Tensor, unknown: Tensor) -> None:
         self._tree.fill(_SCORE, scores.numpy())
@@ -102,14 +112,18 @@ class WholeDataset:
         pass
 
     def state_dict(self) -> dict[str, Any]:
+        self._apply()
         scores = self._tree.column(_SCORE).copy()
         scores[self._tree.column(_UNKNOWN) > 0] = np.nan
-        queue = [part.clone() for part in self._queue]
-        return {"scores": torch.from_numpy(scores), "initial": self._initial, "queue": queue}
+        return {
+            "scores": torch.from_numpy(scores),
+            "initial": self._initial,
+            "queue": self._queue.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         scores = state["scores"].clone()
         unknown = scores.isnan()
-        self._initial = float(state["initial"])
+        self._initial, self._changed = float(state["initial"]), []
         self._fill(scores.masked_fill_(unknown, 0.0), unknown)
-        self._queue = [part.clone() for part in state["queue"]]
+        self._queue.load_state_dict(state["queue"])
