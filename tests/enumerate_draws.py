@@ -11,6 +11,7 @@ from torch import Tensor
 from salience import functional
 from salience.draw import Draw
 from salience.functional import Scheme
+from salience.sources.even import SWEEPS
 
 
 def outcomes(p: Tensor, n: int, scheme: Scheme) -> Iterator[tuple[float, Tensor]]:
@@ -59,13 +60,14 @@ def expected_visits_step(source: Any, p: Tensor, batch: int, values: Tensor) -> 
     credit for all of them; it matters only where it carries some n p_i over a whole number.
     """
     m = len(p)
-    n = m * max(1 / 8, batch / m)
+    n = m * max(1 / SWEEPS, batch / m)
     total = torch.zeros_like(values[0])
     breaks = torch.cat([torch.tensor([0.0, 1.0]).double(), 1 - (n * p) % 1]).sort().values
     for low, high in pairwise(breaks):
-        source._fresh, source._queue = 0, []
+        source.new_epoch()
+        source._fresh = 0
         source._credit[:] = float(low + high) / 2
         source._plan(batch)
-        indices, weights, _, _ = source._queue
+        indices, weights = source._queue.take(len(source._queue), 0, m)
         total += (high - low) * (weights.double() @ values[indices]) / n
     return total

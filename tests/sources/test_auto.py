@@ -29,8 +29,8 @@ def train(one: ImportanceSampler, losses: Tensor, steps: int) -> list[bool]:
     """Steps with a loss that is known for each example; whether draws were by importance."""
     active = []
     for _ in range(steps):
-        active.append(one.active)
         draw = one.draw()
+        active.append(one.active)
         assert draw.uniform == (not active[-1])
         one.update(draw, losses[draw.indices])
     return active
@@ -60,11 +60,12 @@ def test_the_gain_is_that_of_the_equations(c: float, capped: bool) -> None:
     losses = torch.rand(N, generator=torch.Generator().manual_seed(3)) ** 4
     one = sampler(smoothing=c)
     one.update(torch.arange(N), losses)
+    one.catch_up()
     q = losses.double() + c
     # No example adds more than 0.01, so N p_i^2 <= 0.01.
     limited = functional.cap(q, (0.01 / N) ** 0.5)
     expected = float(N * (limited**2).sum() / limited.sum() ** 2)
-    assert one.source.gain() == pytest.approx(expected, rel=1e-12)
+    assert one.source.gain(0) == pytest.approx(expected, rel=1e-12)
     assert (limited.max() < q.max()) == capped
 
 
@@ -73,15 +74,18 @@ def test_one_example_adds_no_more_than_a_hundredth_to_the_gain() -> None:
     losses[3] = 1e20
     one = sampler(smoothing=0.0)
     one.update(torch.arange(N), losses)
-    assert 1 < one.source.gain() < 1.011
+    one.catch_up()
+    assert 1 < one.source.gain(0) < 1.011
 
 
 def test_the_gain_is_1_before_all_have_been_seen() -> None:
     one = sampler(smoothing=0.0)
     one.update(torch.arange(N - BATCH - 1), skewed()[: N - BATCH - 1])
-    assert one.source.gain() == 1.0
+    one.catch_up()
+    assert one.source.gain(0) == 1.0
     one.update(torch.tensor([N - BATCH - 1]), torch.tensor([0.3]))  # one batch may be left out
-    assert one.source.gain() > 1.2
+    one.catch_up()
+    assert one.source.gain(0) > 1.2
 
 
 def test_the_gain_of_many_examples_is_that_of_an_even_sample(
@@ -91,10 +95,10 @@ def test_the_gain_of_many_examples_is_that_of_an_even_sample(
     one = sampler(n=4 * N, smoothing=0.0)
     losses = torch.rand(4 * N) + 1
     one.update(torch.arange(4 * N), losses)
+    one.catch_up()
     for look in range(5):
-        one.source._steps = look * EVERY
         expected = functional.variance_reduction(losses[look % 4 :: 4])
-        assert one.source.gain() == pytest.approx(float(expected))
+        assert one.source.gain(look) == pytest.approx(float(expected))
 
 
 def test_it_turns_on_above_one_gain_and_off_below_a_smaller_one(
@@ -103,10 +107,9 @@ def test_it_turns_on_above_one_gain_and_off_below_a_smaller_one(
     one = sampler().source
     gains = [ON - 0.001, ON + 0.001, OFF + 0.001, OFF - 0.001, ON - 0.001, ON + 0.001]
     states = []
-    for gain in gains:
-        monkeypatch.setattr(type(one), "gain", lambda _, gain=gain: gain)
-        for _ in range(EVERY):
-            one.update(torch.arange(3))
+    for look, gain in enumerate(gains):
+        monkeypatch.setattr(type(one), "gain", lambda *_, gain=gain: gain)
+        one.draw(BATCH, look * EVERY)
         states.append(one.active)
     assert states == [False, True, True, False, False, True]
 
@@ -114,10 +117,11 @@ def test_it_turns_on_above_one_gain_and_off_below_a_smaller_one(
 def test_it_looks_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     one = sampler().source
     looks = []
-    monkeypatch.setattr(type(one), "gain", lambda self: looks.append(self._steps) or 1.0)
-    for _ in range(3 * EVERY + 1):
-        one.update(torch.arange(3))
-    assert looks == [EVERY, 2 * EVERY, 3 * EVERY]
+    monkeypatch.setattr(type(one), "gain", lambda _, look: looks.append(look) or 1.0)
+    for number in range(3 * EVERY + 1):
+        assert one.ready(BATCH, number) == (number % EVERY != 0)  # else all has to be learned
+        one.draw(BATCH, number)
+    assert looks == [0, 1, 2, 3]
 
 
 def test_it_turns_on_when_losses_differ_and_off_when_they_no_longer_do(
@@ -131,15 +135,15 @@ def test_it_turns_on_when_losses_differ_and_off_when_they_no_longer_do(
         assert not train(one, torch.full((N,), 0.01), 20 * EVERY)[-1]
     assert one.metrics()["active"] == 0.0
     (record,) = caplog.records  # told once
-    assert "importance sampling turns on at step" in record.getMessage()
+    assert "importance sampling turns on at draw" in record.getMessage()
 
 
 def test_it_waits_for_a_whole_pass_whatever_the_losses() -> None:
     one = sampler(n=10 * N)
     losses = skewed().repeat(10)
     train(one, torch.full((10 * N,), 2.3), 10)
-    assert not any(train(one, losses, 10 * N // BATCH - 11))
-    assert train(one, losses, EVERY + 1)[-1]
+    assert not any(train(one, losses, 10 * N // BATCH - 20))
+    assert train(one, losses, EVERY)[-1]
 
 
 def test_equal_losses_are_shuffled_passes_for_ever_even_when_they_fall_tenfold() -> None:
@@ -162,8 +166,8 @@ def test_one_huge_loss_does_not_keep_it_on_and_takes_one_place_at_most() -> None
     losses[7] = 0.5
     counts, active = [], []
     for _ in range(20 * EVERY):
-        active.append(one.active)
         draw = one.draw()
+        active.append(one.active)
         counts.append(int((draw.indices == 7).sum()))
         assert draw.weights.isfinite().all()
         one.update(draw, losses[draw.indices])
@@ -176,7 +180,7 @@ def test_a_huge_loss_that_stays_takes_about_one_place_per_batch() -> None:
     one = sampler()
     losses = torch.rand(N)
     losses[7] = 1e20
-    train(one, losses, 2 * N // BATCH)
+    train(one, losses, EVERY + 1)
     one.source.active = True
     places = []
     for _ in range(EVERY - 1):
@@ -206,7 +210,7 @@ def test_pauses_change_nothing() -> None:
 
     rows, active = follow(pause=True)
     assert (rows, active) == follow(pause=False)
-    assert sum(active) > 50  # it turned on, so there was something to show
+    assert sum(active) >= 50  # it turned on, so there was something to show
 
 
 def test_off_again_it_goes_on_with_whole_passes() -> None:
@@ -302,10 +306,8 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
     for step in range(300):
         counting.asked = 0
         draw = one.draw()
-        assert counting.asked <= 1000
-        total += counting.asked
-        counting.asked = 0
         one.update(draw, torch.rand(50))
-        assert counting.asked <= 500
-        assert one.active == (active and step >= 6)
-    assert (total > 10_000) == active  # it did ask
+        assert counting.asked <= (1500 if step % 7 == 0 else 1000)
+        total += counting.asked
+        assert one.active == active
+    assert total > (30_000 if active else 20_000)  # it did ask

@@ -73,13 +73,13 @@ def test_over_sweeps_each_example_is_visited_within_one_of_what_it_earned(
     monkeypatch.setattr(even, "SLICE", slice_size)
     source = make(uneven(), c=0.05)
     slices: list[Tensor] = []
-    take = source._passes.take
-    source._passes.take = lambda *a, **b: slices.append(take(*a, **b)) or slices[-1]
+    take = source._next_slice
+    source._next_slice = lambda: slices.append(take()) or slices[-1]
     earned, visits = torch.zeros(N).double(), torch.zeros(N)
     for _ in range(100):
-        source._queue = []
+        source.new_epoch()
         source._plan(BATCH)
-        visits += source._queue[0].bincount(minlength=N)
+        visits += source._queue.take(len(source._queue), 0, N).indices.bincount(minlength=N)
         q = functional.cap(uneven()[slices[-1]].double() + 0.05, 1 / BATCH)
         earned[slices[-1]] += len(q) * max(1 / SWEEPS, BATCH / N) * q / q.sum()
         assert ((visits - earned).abs() < 1 + 1e-4).all()
@@ -125,7 +125,7 @@ def test_first_credits_are_drawn_at_random() -> None:
     source = make(torch.full((N,), 1.0))
     first = len(source._credit)
     source._plan(BATCH)
-    assert abs(len(source._queue[0]) - first / SWEEPS) < 25
+    assert abs(len(source._queue) - first / SWEEPS) < 25
     assert source._fresh == 0
 
 
@@ -227,7 +227,7 @@ def test_visits_follow_new_scores_from_the_next_slice_on() -> None:
     losses = torch.zeros(N)
     losses[:BATCH] = 1.0
     source._score.update(torch.arange(N), losses)
-    planned = len(source._queue[0]) // BATCH
+    planned = len(source._queue) // BATCH
     drawn(source, planned + 1)
     assert (drawn(source, 10) < BATCH).all()
 
@@ -237,5 +237,5 @@ def test_a_new_epoch_forgets_what_was_planned() -> None:
     source.draw(BATCH, 0)
     credit = source._credit.copy()
     source.new_epoch()
-    assert source._queue == []
+    assert len(source._queue) == 0
     np.testing.assert_array_equal(credit, source._credit)

@@ -47,9 +47,9 @@ def test_batches_split_from_one_draw_keep_the_expected_step() -> None:
     p = probabilities(sampler, n)
     total = torch.zeros(2, dtype=torch.float64)
     for chance, points in outcomes(p, batch * batches, "systematic"):
-        sampler.source._queue = []
+        sampler.source._queue.clear()
         draws = with_points(points, lambda: [sampler.draw() for _ in range(batches)])
-        assert not len(sampler.source._queue[0])
+        assert not len(sampler.source._queue)
         for draw in draws:
             total += chance / batches * (draw.weights.double() @ values[draw.indices]) / batch
     torch.testing.assert_close(total, values.mean(0), rtol=1e-6, atol=1e-9)
@@ -67,7 +67,7 @@ def test_a_draw_serves_at_most_an_eighth_of_a_pass_and_32_batches() -> None:
     for n, batch, batches in ((480, 6, 10), (40, 6, 1), (100_000, 10, AHEAD)):
         sampler = ImportanceSampler(n, batch, score="history")
         sampler.draw()
-        assert len(sampler.source._queue[0]) == batch * (batches - 1)
+        assert len(sampler.source._queue) == batch * (batches - 1)
 
 
 def test_examples_meet_others_than_those_at_an_even_distance() -> None:
