@@ -160,6 +160,7 @@ def test_losses_are_processed_at_the_next_step(
     next(iterator)
     loader.mean(torch.zeros(8))
     assert loader._sampler.step == 4
+    loader.metrics()
     assert loader._sampler._window._steps[-1][1].tolist() == [3.0] * 8
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from salience import functional
-from salience.draw import Draw
+from salience.draw import Draw, check_lengths
 from salience.errors import LossError, UsageError
 
 __all__ = ["Feedback", "Window", "bad_losses", "per_example", "refuse_bad", "weighted_mean"]
@@ -341,10 +341,19 @@ class Feedback:
         self.settle()
         return [(draw.state_dict(), losses.clone()) for draw, losses in self._late]
 
-    def load_state_dict(self, state: list[Any]) -> None:
+    def load(self, late: list[tuple[Draw, Tensor]]) -> None:
+        """Begin anew, with what ``read_state`` made of a state."""
         self.forget()
         self.last = self._repeat = self._travelling = None
-        self._late = deque((Draw(**draw), losses.clone()) for draw, losses in state)
+        self._late = deque(late)
+
+    @staticmethod
+    def read_state(state: list[Any]) -> list[tuple[Draw, Tensor]]:
+        """The draws and losses of a ``state_dict``; nothing is changed yet."""
+        late = [(Draw.from_state(draw), losses.clone()) for draw, losses in state]
+        for draw, losses in late:
+            check_lengths([draw.indices, losses])
+        return late
 
 
 # ------------------------------------------------------------------------------------- metrics

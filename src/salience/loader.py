@@ -435,13 +435,13 @@ class ImportanceLoader:
             )
         own = state["loader"]
         try:
-            late = [({**draw}, losses.clone()) for draw, losses in own["late"]]
+            late = self._feedback.read_state(own["late"])
             pools = [pool.clone() for pool in own["pools"]]
             epoch, done = int(own["epoch"]), int(own["done"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
         self._sampler.load_state_dict(state)
-        self._feedback.load_state_dict(late)
+        self._feedback.load(late)
         self._ahead, self._again = deque(pools), deque()
         self.epoch, self._handed, self._resumed = epoch, done, True
         self._iteration = None

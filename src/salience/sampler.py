@@ -201,7 +201,8 @@ class ImportanceSampler:
 
     def _pool_scores(self, indices: Tensor, batch: Any) -> Tensor:
         """A bad score counts for nothing; if its example is drawn all the same, the loss tells."""
-        scores = check_scores(self._score.score(indices, batch), len(indices), self.score_name)
+        given = self._score.score(indices, batch)
+        scores = check_scores(given, len(indices), self.score_name, values=False)
         bad = bad_losses(scores)
         if self.readable(scores) and not self.skips_bad and bool(bad.any()):
             i = int(bad.nonzero()[0])
@@ -338,11 +339,12 @@ class ImportanceSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; the state of something else changes nothing."""
         self.check_state(state)
-        before = self.state_dict()
+        before, window = self.state_dict(), self._window
         try:
             self._load(state)
         except Exception as error:
             self._load(before)
+            self._window = window
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -371,7 +373,7 @@ class ImportanceSampler:
         self._score.load_state_dict(state["score"])
         if self.source is not None:
             self.source.load_state_dict(state["source"])
-        draws = [Draw(**parts).map(torch.clone) for parts in state["outstanding"]]
+        draws = [Draw.from_state(parts) for parts in state["outstanding"]]
         self.outstanding = {draw.number: draw for draw in draws}
         self._window = Window()
 

@@ -13,11 +13,13 @@ __all__ = ["check_scores"]
 REMEDY = "return one real number >= 0 per example, such as its loss"
 
 
-def check_scores(scores: Any, n: int, name: str = "scores", *, unknown: bool = False) -> Tensor:
+def check_scores(
+    scores: Any, n: int, name: str = "scores", *, unknown: bool = False, values: bool = True
+) -> Tensor:
     """``scores`` as float32 or float64 [n], without a gradient.
 
-    ``unknown``: nan is allowed and means that nothing is known yet. Values are looked at on the
-    host only, for reading them elsewhere would wait for the accelerator.
+    ``unknown``: nan is allowed and means that nothing is known yet. ``values``: whether they are
+    looked at; on the host only, for reading them elsewhere would wait for the accelerator.
     """
     if not isinstance(scores, Tensor):
         raise ArgumentError(
@@ -31,7 +33,7 @@ def check_scores(scores: Any, n: int, name: str = "scores", *, unknown: bool = F
     real: Tensor = scores.detach()
     if real.dtype not in (torch.float32, torch.float64):
         real = real.to(torch.float32)
-    if n and real.device.type == "cpu":
+    if values and n and real.device.type == "cpu":
         _refuse_values(real.numpy(), name, unknown)
     return real
 
