@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,9 +88,10 @@ def outside_graphs(function: Any) -> Any:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(function)(*args, **kwargs)
-        return function(*args, **kwargs)
+        inner = wrapper.__dict__.get("inner")
+        if inner is None:
+            inner = wrapper.__dict__["inner"] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+        return inner(*args, **kwargs)
 
     return wrapper
 
@@ -283,15 +285,15 @@ class Feedback:
         table = table.to(slots.device, non_blocking=True)
         at = torch.tensor(numbers, device="cpu").to(slots.device, non_blocking=True)
         wanted, position = slots // self._batch_size, slots % self._batch_size
-        row = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
-        return table[row, position] * (at[row] == wanted)
+        rows = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
+        return table[rows, position] * (at[rows] == wanted)
 
     def _arrive(self, slots: Tensor, losses: Tensor, draws: dict[int, Draw], finish: Learn) -> None:
         """Keep losses until their draw is complete, then ``finish`` it; all is on the host."""
         if self._repeat is not None and torch.equal(slots, self._repeat):
             return  # weighed again, as LBFGS and SAM do
         number, position = slots // self._batch_size, slots % self._batch_size
-        named = number.unique().tolist()
+        named = np.unique(number.numpy()).tolist()
         for n in named:
             self._refuse_slots(n, position[number == n])
         wanted = [n for n in named if n not in self._weighed]
@@ -314,7 +316,7 @@ class Feedback:
                 f"slot {first} belongs to no batch that waits for its losses (it was weighed "
                 f"before, or comes from another loader): pass the slots of this batch, once"
             )
-        seen = len(positions.unique()) < len(positions)
+        seen = len(np.unique(positions.numpy())) < len(positions)
         if seen or (part is not None and bool(part.there[positions].any())):
             raise UsageError(f"slot {first} or one beside it was weighed before: name each once")
 

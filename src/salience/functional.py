@@ -134,9 +134,9 @@ def even_visits(credit: Tensor, p: Tensor, n: float) -> tuple[Tensor, Tensor]:
     """How often each position is visited among the next ``n`` visits, and the credit it has left.
 
     ``credit``, ``p``: [M], fractions of a visit in [0, 1) and probabilities. Position i earns
-    n p_i; the whole part becomes visits and the fraction stays. From credits that are uniform in [0, 1)
-    it is visited n p_i times on average, and over any number of calls less than one visit more
-    or less often than it has earned.
+    n p_i; the whole part becomes visits and the fraction stays. From credits that are uniform in
+    [0, 1) it is visited n p_i times on average, and over any number of calls less than one visit
+    more or less often than it has earned.
     """
     total = credit + n * _wide(p)
     counts = total.floor()

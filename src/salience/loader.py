@@ -4,6 +4,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Any, Literal, final
 
 import numpy as np
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from salience.batches.fetching import Requests, Seeded, fetched
+from salience.batches.fetching import Fetched, Requests, Seeded
 from salience.batches.labels import find_labels
-from salience.batches.rows import Rows, collate
+from salience.batches.nested import Layout
+from salience.batches.rows import Rows, collate, one_example
 from salience.batches.slots import attach
 from salience.distributed import rank_and_world
 from salience.draw import Draw
@@ -123,8 +125,9 @@ class ImportanceLoader:
         if type(dataset) is TensorDataset and dataloader_options.get("collate_fn") is None:
             dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
         requests = Requests(self._request, self._steps)
-        source = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
-        self._begin(source, sampler, model, slots)
+        inner = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
+        self._layout = Layout(partial(one_example, dataset, inner.collate_fn))
+        self._begin(Fetched(inner), sampler, model, slots)
 
     @classmethod
     def from_loader(
@@ -163,6 +166,7 @@ class ImportanceLoader:
         self._steps, self._epochs_are_passes = None, False
         self._seed, self._drop_last = int(seed), False
         self._dataset = getattr(pools, "dataset", None)
+        self._layout = Layout()
         self._begin(pools, sampler, model, slots)
         return self
 
@@ -237,16 +241,12 @@ class ImportanceLoader:
         self._begin_epoch()
         mine = self._iteration = object()
         self._started = time.perf_counter()
-        for batch in self._batches():
+        for batch in self._source:
             yield self._hand_out(batch)
             if self._iteration is not mine:
                 raise UsageError("another iteration over this loader has begun: use one at a time")
             self._count_step()
         self._end_epoch()
-
-    def _batches(self) -> Iterable[Any]:
-        """What arrives: batches, or pools to choose them from."""
-        return fetched(self._source) if self._steps is not None else self._source
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
@@ -328,7 +328,7 @@ class ImportanceLoader:
             draw = request
         else:
             self._sampler.deferred = bool(self.deferred)
-            draw, batch = choose_batch(self._sampler, self._model, request, batch)
+            draw, batch = choose_batch(self._sampler, self._model, self._layout, request, batch)
         self._feedback.hand_out(draw)
         self._handed += 1
         return attach(batch, self._feedback.slots(draw)) if self._slots else batch
@@ -362,7 +362,8 @@ class ImportanceLoader:
         Called again for the same examples (LBFGS, SAM), it weighs them again and records nothing.
         """
         if torch.compiler.is_dynamo_compiling():
-            return _mean_outside_graphs(self, losses, slots, divisor)
+            outside: Tensor = _mean_outside_graphs(self, losses, slots, divisor)
+            return outside
         feedback = self._feedback
         feedback.deferred = self.deferred
         return feedback.mean(losses, slots, divisor)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from salience.batches.nested import move, pick, pool_size
+from salience.batches.nested import Layout, move, pick, pool_size
 from salience.draw import Draw
 from salience.sampler import ImportanceSampler
 
@@ -13,7 +13,11 @@ __all__ = ["choose_batch", "device_of"]
 
 
 def choose_batch(
-    sampler: ImportanceSampler, model: nn.Module | None, candidates: Tensor | None, pool: Any
+    sampler: ImportanceSampler,
+    model: nn.Module | None,
+    layout: Layout,
+    candidates: Tensor | None,
+    pool: Any,
 ) -> tuple[Draw, Any]:
     """Score ``pool`` where the model is, and pick the batch there.
 
@@ -24,9 +28,9 @@ def choose_batch(
     if device is not None:
         pool = move(pool, device)
     if candidates is None:
-        candidates = torch.arange(pool_size(pool), device="cpu")
+        candidates = torch.arange(pool_size(pool, layout), device="cpu")
     positions, draw = sampler.choose(candidates, pool)
-    return draw, pick(pool, positions, len(candidates))
+    return draw, pick(pool, positions, len(candidates), layout)
 
 
 def device_of(model: nn.Module | None) -> torch.device | None:

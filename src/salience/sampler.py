@@ -31,7 +31,6 @@ VERSION = 5  # of the saved state
 # Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
 # a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
 SALT = 5_846_008_549_259_017_313
-INFINITY = 0x7F800000  # the bits of a float32
 BACKLOG = 32  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
 
@@ -201,8 +200,9 @@ class ImportanceSampler:
 
     def _pool_scores(self, indices: Tensor, batch: Any) -> Tensor:
         """A bad score counts for nothing; if its example is drawn all the same, the loss tells."""
-        given = self._score.score(indices, batch)
-        scores = check_scores(given, len(indices), self.score_name, values=False)
+        scores = check_scores(
+            self._score.score(indices, batch), len(indices), self.score_name, values=False
+        )
         bad = bad_losses(scores)
         if self.readable(scores) and not self.skips_bad and bool(bad.any()):
             i = int(bad.nonzero()[0])
@@ -263,15 +263,14 @@ class ImportanceSampler:
         take a fraction of the time that they take one by one, with a training step in between.
         """
         start = time.perf_counter()
-        values, good = losses.numpy().copy(), draw  # the user may change them in place
-        # Read as whole numbers, nan, infinity and everything negative lie above all good losses.
-        bits = values.view(np.uint32)
-        if len(bits) and bits[bits.argmax()] >= INFINITY:
+        values, good = losses.numpy(), draw
+        # The extremes show every bad loss, for nan is both; reductions would take twice as long.
+        if not (values[values.argmin()] >= 0 and values[values.argmax()] < math.inf):
             good, values = self._without_bad(draw, values)
         self.step += 1
         self.outstanding.pop(draw.number, None)
         if len(values):
-            self._backlog.append((good, values))
+            self._backlog.append((good, values.copy()))  # the user may change them in place
         if len(self._backlog) >= BACKLOG:
             self.catch_up()
         self.seconds += time.perf_counter() - start
@@ -279,8 +278,6 @@ class ImportanceSampler:
     def _without_bad(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:
         losses = torch.from_numpy(values)
         bad = bad_losses(losses)
-        if not bool(bad.any()):  # a negative zero
-            return draw, values
         if not self.skips_bad:
             refuse_bad(bad, losses, draw.indices, self.step + 1)
         self.skipped += int(bad.sum())

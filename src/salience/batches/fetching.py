@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-__all__ = ["Requests", "Seeded", "fetched"]
+__all__ = ["Fetched", "Requests", "Seeded"]
 
 
 @final
@@ -48,17 +48,28 @@ class Requests:
             yield indices
 
 
-def fetched(loader: DataLoader[Any]) -> Iterator[Any]:
-    """The batches of ``loader``, whose batch sampler is a ``Requests``.
+@final
+class Fetched:
+    """The batches of ``loader``, a DataLoader whose batch sampler is a ``Requests``.
 
     Without workers or pinned memory its batches are read and collated right here, as DataLoader
     does it: what that does around them takes as long as everything that importance sampling adds.
     """
-    if loader.num_workers or loader.pin_memory:
-        yield from loader
-        return
-    dataset: Any = loader.dataset
-    together = getattr(dataset, "__getitems__", None)
-    for indices in loader.batch_sampler or ():
-        read = together(indices) if together else [dataset[i] for i in indices]
-        yield loader.collate_fn(read)
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self.dataset: Any = loader.dataset
+        self.num_workers, self.collate_fn = loader.num_workers, loader.collate_fn
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        loader = self._loader
+        return iter(loader) if loader.num_workers or loader.pin_memory else self._here()
+
+    def _here(self) -> Iterator[Any]:
+        dataset, together = self.dataset, getattr(self.dataset, "__getitems__", None)
+        for indices in self._loader.batch_sampler or ():
+            read = together(indices) if together else [dataset[i] for i in indices]
+            yield self.collate_fn(read)

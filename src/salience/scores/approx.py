@@ -66,7 +66,8 @@ class LossPredictor(nn.Module):
             return losses.new_zeros(len(losses), HIDDEN)
         states = self.lstm(losses[:, :longest].unsqueeze(-1))[0]
         last = (counts.long() - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, HIDDEN)
-        return states.gather(1, last).squeeze(1) * (counts > 0).unsqueeze(1)
+        hidden: Tensor = states.gather(1, last).squeeze(1) * (counts > 0).unsqueeze(1)
+        return hidden
 
 
 @final

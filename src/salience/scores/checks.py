@@ -18,8 +18,8 @@ def check_scores(
 ) -> Tensor:
     """``scores`` as float32 or float64 [n], without a gradient.
 
-    ``unknown``: nan is allowed and means that nothing is known yet. ``values``: whether they are
-    looked at; on the host only, for reading them elsewhere would wait for the accelerator.
+    ``unknown``: nan is allowed and means that nothing is known yet. Values are looked at, if
+    ``values``, on the host only, for reading them elsewhere would wait for the accelerator.
     """
     if not isinstance(scores, Tensor):
         raise ArgumentError(

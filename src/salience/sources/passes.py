@@ -132,7 +132,8 @@ class StratifiedOrder:
         sizes = self._sizes[column].astype(np.uint32)
         within = scramble(step, sizes, [key[column] for key in self._keys])
         at = (self._first[column] + within + self._offset) % len(self._examples)
-        return self._examples[at].astype(np.int64)
+        chosen: Ints = self._examples[at].astype(np.int64)
+        return chosen
 
 
 def by_frequency(classes: Tensor) -> Tensor:

@@ -91,4 +91,5 @@ def _moved(place: Words, by: Words, size: np.uint32) -> Words:
     by >>= np.uint32(16)
     place += by
     # Below 0, unsigned numbers go on at the top: the smaller of the two is the remainder.
-    return np.minimum(place, place - size)
+    moved: Words = np.minimum(place, place - size)
+    return moved

@@ -16,7 +16,7 @@ CHUNK = 65536  # examples scored at a time when the whole dataset is
 
 def known_scores(score: Score, indices: Tensor) -> tuple[Tensor, Tensor]:
     """float64 scores of ``indices``, 0 where nothing is known yet, and where that is."""
-    scores = check_scores(score.score(indices, None), len(indices), "score", unknown=True)
+    scores = check_scores(score.score(indices, None), len(indices), unknown=True)
     # On the host numpy does a handful of numbers in a fraction of the time.
     values = scores.numpy().astype(np.float64)
     unknown = values != values

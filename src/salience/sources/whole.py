@@ -51,6 +51,7 @@ class WholeDataset:
         self._tree = SumTree(n, columns=2)
         self._initial = 0.0  # the score of examples that were not seen yet
         self._queue = Queue()
+        self._unknown = float(n)
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._fill(*all_scores(score, n))
 
