@@ -201,10 +201,10 @@ class Negative:
 
 
 def test_a_score_of_the_users_own_is_checked() -> None:
-    with pytest.raises(ArgumentError, match=r"finite and >= 0; score\[7\] = -1"):
+    with pytest.raises(ArgumentError, match=r"finite and >= 0; scores\[7\] = -1"):
         ImportanceSampler(20, 4, score=Negative())
     sampler = ImportanceSampler(20, 4, score=Negative(), presample=5)
-    with pytest.raises(ArgumentError, match=r"finite and >= 0; score\[\d+\] = -1"):
+    with pytest.raises(ArgumentError, match=r"finite and >= 0; scores\[\d+\] = -1"):
         sampler.draw()
 
 

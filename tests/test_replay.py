@@ -19,6 +19,8 @@ from conftest import cross_entropy, frozen, make_dataset, needs
 from salience import ImportanceLoader, ImportanceSampler
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL
+from salience.sources import even
+from salience.sources import whole as whole_dataset
 
 EPOCHS, STEPS, BATCH = 2, 6, 6
 CASES = [(name, None) for name in NAMES] + [(name, 3.0) for name in NAMES if name != "uniform"]
@@ -116,7 +118,7 @@ class Training:
         loss.backward()
         self.optimizer.step()
         self.rows.append((self.loader.indices.tolist(), self.loader.weights.tolist()))
-        self.active.append(self.loader.metrics()["active"])
+        self.active.append(float(self.loader._sampler.active))  # metrics() would learn at once
 
     def parameters(self) -> Any:
         learned = [*self.model.parameters()]
@@ -168,6 +170,18 @@ def test_auto_with_many_classes_while_it_is_off(presample: float | None) -> None
 def test_with_workers(case: Case) -> None:
     cuts = [CUTS[3], CUTS[4], CUTS[5]] if case.deferred else [CUTS[0], CUTS[4], CUTS[6]]
     check_active(case, replay(case, cuts))
+
+
+@pytest.mark.usefixtures("auto_turns_on")
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("score", ["auto", "history", "approx"])
+def test_with_draws_for_several_batches_at_once(
+    score: str, deferred: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses are learned and trees brought up to date when that is needed; saving needs it early."""
+    monkeypatch.setattr(whole_dataset, "PART", 2)
+    monkeypatch.setattr(even, "SWEEPS", 2)
+    replay(Case(score, deferred=deferred))
 
 
 @pytest.mark.usefixtures("auto_turns_on")

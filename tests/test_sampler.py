@@ -149,9 +149,16 @@ def leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] if isinstance(tree, Tensor) else []
 
 
+def lists(tree: Any) -> Any:
+    """With lists for tuples, so that parts can be replaced."""
+    if isinstance(tree, dict):
+        return {key: lists(value) for key, value in tree.items()}
+    return [lists(value) for value in tree] if isinstance(tree, list | tuple) else tree
+
+
 def damaged(state: Any, path: tuple[Any, ...], how: str) -> Any:
     """A copy without the key, or with the tensor cut short; None where that cannot be."""
-    state = copy.deepcopy(state)
+    state = lists(copy.deepcopy(state))
     inner = state
     for key in path[:-1]:
         inner = inner[key]
@@ -192,7 +199,10 @@ def test_a_damaged_state_changes_nothing(score: str, how: str, deferred: bool | 
         assert other.metrics() == pytest.approx(metrics, nan_ok=True), path
     assert tried >= 1
     other.load_state_dict(state)
-    assert frozen(other.state_dict()) == frozen(state)
+    loaded = other.state_dict()
+    for part in (loaded, state):
+        part["source"].pop("initial", None)  # of no use once all scores are known
+    assert frozen(loaded) == frozen(state)
 
 
 def test_saved_draws_are_small() -> None:
