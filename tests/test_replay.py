@@ -282,3 +282,41 @@ def test_iterating_takes_nothing_from_the_global_generator() -> None:
         for _ in loader:
             loader.mean(torch.ones(BATCH))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("score", ["history", "approx", "auto"])
+def test_saving_a_sampler_changes_nothing(score: str) -> None:
+    """Also where draws serve many batches, and predictions are refreshed a few at a time."""
+
+    def follow(saves: tuple[int, ...]) -> list[Any]:
+        sampler = ImportanceSampler(400, 4, score=score, seed=2)
+        rows = []
+        for step in range(60):
+            draw = sampler.draw()
+            rows.append(frozen(draw.state_dict()))
+            sampler.update(draw, (draw.indices % 7).float() + 0.1)
+            if step in saves:
+                sampler.state_dict()
+                sampler.metrics()
+        return rows
+
+    assert follow((3, 17, 30)) == follow(())
+
+
+@pytest.mark.parametrize("score", ["history", "approx", "auto"])
+def test_a_sampler_whose_draws_serve_many_batches_resumes_exactly(score: str) -> None:
+    def steps(sampler: ImportanceSampler, count: int) -> list[Any]:
+        rows = []
+        for _ in range(count):
+            draw = sampler.draw()
+            rows.append(frozen(draw.state_dict()))
+            sampler.update(draw, (draw.indices % 7).float() + 0.1)
+        return rows
+
+    whole = steps(ImportanceSampler(400, 4, score=score, seed=2), 60)
+    for cut in (3, 17, 30):
+        one = ImportanceSampler(400, 4, score=score, seed=2)
+        steps(one, cut)
+        twin = ImportanceSampler(400, 4, score=score, seed=3)
+        twin.load_state_dict(one.state_dict())
+        assert steps(twin, 60 - cut) == whole[cut:]

@@ -189,7 +189,8 @@ def test_a_damaged_state_changes_nothing(score: str, how: str, deferred: bool | 
         if path[0] == "settings" or "optimizer" in path[:-1]:  # torch's own affair
             continue
         wrong = damaged(state, path, how)
-        if wrong is None:
+        any_length = how == "truncated" and path[:2] == ("source", "changed")
+        if wrong is None or any_length:
             continue
         tried += 1
         with pytest.raises(StateError):

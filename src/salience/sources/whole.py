@@ -113,18 +113,21 @@ class WholeDataset:
         pass
 
     def state_dict(self) -> dict[str, Any]:
-        self._apply()
+        # The tree is not brought up to date for this: scores of a model that learns would be read
+        # sooner than in a run that is not saved.
         scores = self._tree.column(_SCORE).copy()
         scores[self._tree.column(_UNKNOWN) > 0] = np.nan
         return {
             "scores": torch.from_numpy(scores),
             "initial": self._initial,
+            "changed": [indices.clone() for indices in self._changed],
             "queue": self._queue.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         scores = state["scores"].clone()
         unknown = scores.isnan()
-        self._initial, self._changed = float(state["initial"]), []
+        self._initial = float(state["initial"])
+        self._changed = [indices.clone() for indices in state["changed"]]
         self._fill(scores.masked_fill_(unknown, 0.0), unknown)
         self._queue.load_state_dict(state["queue"])
