@@ -39,12 +39,11 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"smoothing": math.inf}, r"smoothing must be .*; got inf"),
     ({"smoothing": "lots"}, r"smoothing must be 'adaptive', .*; got 'lots'"),
     ({"smoothing": True}, r"smoothing must be .*; got True"),
-    ({"batch_size": 21}, r"batch_size 21 is larger than the dataset of 20 examples"),
     ({"batch_size": 0}, r"batch_size must be a whole number >= 1; got 0"),
     ({"batch_size": None}, r"batch_size must be .*; got None"),
     ({"batch_size": 2.0}, r"batch_size must be .*; got 2\.0"),
-    ({"presample": 0.5}, r"batch_size 4 is larger than the pool of 2 \(presample 0\.5\)"),
-    ({"presample": -1}, r"presample must be a number >= 1 or None; got -1"),
+    ({"presample": 0.5}, r"presample must be a number >= 1 .*or None; got 0\.5"),
+    ({"presample": -1}, r"presample must be .*; got -1"),
     ({"presample": math.nan}, r"presample must be .*; got nan"),
     ({"presample": "two"}, r"presample must be .*; got 'two'"),
     ({"draw": "sorted"}, r"draw must be one of systematic, multinomial; got 'sorted'"),
@@ -202,10 +201,10 @@ class Negative:
 
 
 def test_a_score_of_the_users_own_is_checked() -> None:
-    with pytest.raises(ArgumentError, match=r"the score of example 7 is -1"):
+    with pytest.raises(ArgumentError, match=r"finite and >= 0; scores\[7\] = -1"):
         ImportanceSampler(20, 4, score=Negative())
     sampler = ImportanceSampler(20, 4, score=Negative(), presample=5)
-    with pytest.raises(ArgumentError, match=r"the score of example 7 is -1"):
+    with pytest.raises(ArgumentError, match=r"finite and >= 0; scores\[\d+\] = -1"):
         sampler.draw()
 
 

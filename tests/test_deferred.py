@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from conftest import cross_entropy
-from salience import ImportanceLoader, LossError
-from salience.loader import transfer
+from conftest import cross_entropy, needs
+from salience import ImportanceLoader, LossError, feedback
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL
 
@@ -76,17 +75,17 @@ def resident_model(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Modu
     def start_copy(tensor: Tensor) -> Tensor:
         return tensor.detach().clone().as_subclass(Tensor)
 
-    monkeypatch.setattr(transfer, "_start_copy", start_copy)
+    monkeypatch.setattr(feedback, "_start_copy", start_copy)
     Resident.waits.clear()
     return model
 
 
 def run(loader: ImportanceLoader, model: nn.Module) -> int:
     steps = 0
-    for x, y in loader:
+    for x, y, *slots in loader:
         losses = cross_entropy(model, (x, y))
         assert isinstance(losses, Resident)
-        mean = loader.mean(losses)
+        mean = loader.mean(losses, *slots)
         assert isinstance(mean, Resident)
         mean.backward()
         steps += 1
@@ -94,17 +93,16 @@ def run(loader: ImportanceLoader, model: nn.Module) -> int:
 
 
 def make(score: str, dataset: TensorDataset, model: nn.Module, **options: Any) -> ImportanceLoader:
-    if score in NEED_MODEL:
-        options |= {"model": model, "loss": cross_entropy}
-    return ImportanceLoader(dataset, 8, score=score, **options)
+    return ImportanceLoader(dataset, 8, score=score, **needs(score, model), **options)
 
 
+@pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("on_bad_loss", ["raise", "skip"])
 @pytest.mark.parametrize("score", NAMES)
 def test_no_step_waits_for_the_model(
-    score: str, on_bad_loss: Any, dataset: TensorDataset, resident_model: nn.Module
+    score: str, on_bad_loss: Any, slots: bool, dataset: TensorDataset, resident_model: nn.Module
 ) -> None:
-    loader = make(score, dataset, resident_model, on_bad_loss=on_bad_loss)
+    loader = make(score, dataset, resident_model, on_bad_loss=on_bad_loss, slots=slots)
     loader.deferred = True
     assert run(loader, resident_model) == 5
     assert not Resident.waits
@@ -158,8 +156,12 @@ def test_losses_are_processed_at_the_next_step(
         losses += 100  # what the user does to them afterwards does not matter
         assert loader._sampler.step == step
     loader.state_dict()
+    assert loader._sampler.step == 3  # saving changes nothing
+    next(iterator)
+    loader.mean(torch.zeros(8))
     assert loader._sampler.step == 4
-    assert loader._sampler._window._steps[-1].losses.tolist() == [3.0] * 8
+    loader.metrics()
+    assert loader._sampler._window._steps[-1][1].tolist() == [3.0] * 8
 
 
 def test_the_end_of_an_epoch_leaves_nothing_behind(dataset: TensorDataset) -> None:
@@ -182,8 +184,10 @@ def test_a_bad_loss_is_reported_one_step_later(dataset: TensorDataset) -> None:
     next(iterator)
     with pytest.raises(LossError, match=rf"step 1 example {bad}: inf"):
         loader.mean(torch.ones(8))
+    loader.mean(torch.ones(8))  # reported once, and this batch still waited
     next(iterator)
-    loader.mean(torch.ones(8))  # reported once; the scores are as they were
+    loader.mean(torch.ones(8))
+    assert loader._sampler.step == 1
     assert loader._sampler.score.score(torch.tensor([bad]), None).isnan().all()
 
 
@@ -196,34 +200,6 @@ def test_skipping_needs_no_look_at_the_values(dataset: TensorDataset) -> None:
     scale = torch.tensor([math.nan] + [1.0] * 7)
     mean = loader.mean(losses * scale)
     assert float(mean.detach()) == pytest.approx(7 / 8)
-    loader.state_dict()
+    next(iterator)
+    loader.mean(torch.ones(8))
     assert loader.metrics()["skipped_losses"] == 1
-
-
-def test_a_deferred_run_resumes_exactly(dataset: TensorDataset) -> None:
-    def fresh() -> ImportanceLoader:
-        loader = ImportanceLoader(dataset, 8, steps_per_epoch=20, smoothing=0.1)
-        loader.deferred = True
-        return loader
-
-    def follow(loader: ImportanceLoader, steps: int) -> list[Any]:
-        rows = []
-        for _ in loader:
-            loader.mean(loader.indices.float() / 10)
-            rows.append((loader.indices.tolist(), loader.weights.tolist()))
-            if len(rows) == steps:
-                break
-        return rows
-
-    loader, twin = fresh(), fresh()
-    iterator = iter(loader)
-    for _ in range(6):
-        next(iterator)
-        loader.mean(loader.indices.float() / 10)
-    twin.load_state_dict(loader.state_dict())
-    rows = []
-    for _ in range(5):
-        next(iterator)
-        loader.mean(loader.indices.float() / 10)
-        rows.append((loader.indices.tolist(), loader.weights.tolist()))
-    assert follow(twin, 5) == rows

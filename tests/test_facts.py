@@ -1,7 +1,5 @@
 """The facts that the contract pins, exactly, for every score of the public list."""
 
-import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,41 +9,30 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from conftest import cross_entropy
-from enumerate_draws import outcomes
+from conftest import cross_entropy, needs
+from enumerate_draws import expected_step, expected_visits_step, outcomes, with_points
 from salience import ImportanceSampler, functional
-from salience.distribution import Drawn, Switched
+from salience.draw import Draw
 from salience.functional import Scheme
-from salience.scores import NAMES, UpperBound
+from salience.presets import NAMES
+from salience.scores import UpperBound
+from salience.sources import AutoSource, EvenIntervals
 
 SCHEMES: tuple[Scheme, ...] = ("systematic", "multinomial")
 BATCH = 5
-# What a score needs beside the dataset's size. A new name without an entry fails here.
-NEEDS: dict[str, tuple[str, ...]] = {
-    "auto": (),
-    "uniform": (),
-    "history": (),
-    "approx": ("labels",),
-    "loss": ("model", "loss"),
-    "upper_bound": ("model", "loss"),
-    "gnorm": ("model", "loss"),
-}
-
-
-def test_every_public_score_has_its_settings_here() -> None:
-    assert set(NEEDS) == set(NAMES)
 
 
 def make_sampler(
     name: str, dataset: TensorDataset, model: nn.Module, **options: Any
 ) -> ImportanceSampler:
-    given = {"labels": dataset.tensors[1], "model": model, "loss": cross_entropy}
-    needed = {key: given[key] for key in NEEDS[name]}
-    sampler = ImportanceSampler(len(dataset), BATCH, score=name, **needed, **options)
+    options |= needs(name, model)
+    sampler = ImportanceSampler(
+        len(dataset), BATCH, score=name, labels=dataset.tensors[1], **options
+    )
     warm_up(sampler, dataset)
-    if isinstance(sampler.source, Switched):  # it would go on by itself after a pass
-        sampler._switch.active = True
-        sampler.source.switch(True)
+    if isinstance(sampler.source, AutoSource):  # it would turn on by itself after a pass
+        sampler.source.active = True
+        sampler._number = 1  # it looks again at the first draw, and then only now and then
     return sampler
 
 
@@ -73,41 +60,22 @@ def probabilities(sampler: ImportanceSampler, pool: Tensor, batch: Any) -> Tenso
     """p over the pool by the equations, from the score itself."""
     scores = sampler.score.score(pool, batch).double()
     known = scores[~scores.isnan()]
-    seen = getattr(sampler.source, "_optimism", 0.0)
-    stands = max(seen, float(known.max()) if len(known) else 0.0)
-    if isinstance(sampler.source, Switched):
-        stands = sampler._mean_loss.value
-    scores = scores.nan_to_num(nan=stands)
+    source = sampler.source._on if isinstance(sampler.source, AutoSource) else sampler.source
+    if isinstance(source, EvenIntervals):
+        unknown = float(known.mean())
+    else:
+        unknown = max(source._initial, float(known.max()) if len(known) else 0.0)
+    scores = scores.nan_to_num(nan=unknown)
     q = scores + float(sampler._smoothing.constant(scores.mean()))
+    if isinstance(source, EvenIntervals):
+        q = functional.cap(q, 1 / BATCH)
     return q / q.sum() if q.sum() > 0 else torch.full_like(q, 1 / len(q))
 
 
-def expected_step(p: Tensor, scheme: Scheme, draw: Any, values: Tensor) -> Tensor:
-    """The exact mean over all outcomes of (1/B) sum_i alpha_i values_i."""
-    total = torch.zeros_like(values[0])
-    for chance, points in outcomes(p, BATCH, scheme):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(functional, "points", lambda *_, points=points, **__: points)
-            record = draw()
-        total += chance * (record.weights.double() @ values[record.indices]) / len(record.weights)
-    return total
-
-
-def expected_turns(sampler: ImportanceSampler, p: Tensor, values: Tensor) -> Tensor:
-    """The same over a part of n turns, for fractions owed that are uniform in [0, 1).
-
-    The sum is linear in how often each example comes, so it is enough to average over one fraction
-    for all of them; it matters only where it carries some n p_i over a whole number.
-    """
-    turns, n = sampler.source._turns, 7
-    total = torch.zeros_like(values[0])
-    breaks = torch.cat([torch.tensor([0.0, 1.0]).double(), 1 - (n * p) % 1]).sort().values
-    for low, high in pairwise(breaks):
-        turns._owed = torch.full_like(p, (low + high) / 2)
-        indices, drawn_with, scores = turns._part(n)
-        record = sampler._weigh(Drawn(indices, drawn_with, len(p), scores))
-        total += (high - low) * (record.weights.double() @ values[record.indices]) / n
-    return total
+def pool_of(sampler: ImportanceSampler, pool: Tensor) -> None:
+    """The next pool of candidates is this one."""
+    source = sampler.source._on if isinstance(sampler.source, AutoSource) else sampler.source
+    source.candidates = lambda: pool
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -126,45 +94,40 @@ def test_with_k_1_the_expected_step_is_the_mean_gradient(
         name, dataset, model, k=1, smoothing=smoothing, draw=scheme, presample=presample
     )
     values = gradients(model, dataset)
-    if presample is None and sampler.score.by_index:
-        pool = torch.arange(len(dataset))
-        p = probabilities(sampler, pool, None)
-
-        def draw() -> Any:
-            return sampler.next_record()
-    else:
-        pool = torch.arange(4, 4 + 3 * BATCH)
-        batch = dataset[pool]
-        if sampler.score.by_index:
-            take = sampler.source.passes
-
-            def draw() -> Any:
-                take._order, take._at = pool, 0
-                return sampler.next_record()
-        else:
-
-            def draw() -> Any:
-                return sampler.choose(pool, batch)[1]
-
-        p = probabilities(sampler, pool, batch)
-    if smoothing == 0.0 and bool((p == 0).any()):
+    whole = presample is None and sampler.score.by_index
+    pool = torch.arange(len(dataset)) if whole else torch.arange(4, 4 + 3 * BATCH)
+    batch = dataset[pool]
+    p = probabilities(sampler, pool, batch)
+    if bool((p == 0).any()):
         # What cannot be drawn cannot be in the mean: the fact is about p > 0.
-        values = values.clone()
         values[pool[p == 0]] = 0
-    expected = values[pool].mean(0)
-    if isinstance(sampler.source, Switched) and scheme == "systematic":
-        actual = expected_turns(sampler, p, values)
+    if not whole and sampler.score.by_index:
+        pool_of(sampler, pool)
+
+    def draw() -> Draw:
+        if hasattr(sampler.source, "_queue"):
+            sampler.source._queue.clear()
+        return sampler.next_draw()
+
+    def choose() -> Draw:
+        return sampler.choose(pool, batch)[1]
+
+    if whole and name == "auto" and scheme == "systematic":
+        actual = expected_visits_step(sampler.source._on, p, BATCH, values)
     else:
-        actual = expected_step(p, scheme, draw, values)
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-7)
+        if whole and name == "auto":
+            sampler.source = sampler.source._on
+        draws = draw if sampler.score.by_index else choose
+        actual = expected_step(p, BATCH, scheme, draws, values)
+    torch.testing.assert_close(actual, values[pool].mean(0), rtol=1e-5, atol=1e-7)
 
 
 def test_a_uniform_pass_is_the_mean_gradient(dataset: TensorDataset, model: nn.Module) -> None:
     sampler = make_sampler("uniform", dataset, model, k=1)
     values = gradients(model, dataset)
-    records = [sampler.next_record() for _ in range(len(dataset) // BATCH)]
-    assert sorted(torch.cat([r.indices for r in records]).tolist()) == list(range(len(dataset)))
-    step = torch.stack([r.weights.double() @ values[r.indices] / BATCH for r in records]).mean(0)
+    draws = [sampler.draw() for _ in range(len(dataset) // BATCH)]
+    assert sorted(torch.cat([d.indices for d in draws]).tolist()) == list(range(len(dataset)))
+    step = torch.stack([d.weights.double() @ values[d.indices] / BATCH for d in draws]).mean(0)
     torch.testing.assert_close(step, values.mean(0))
 
 
@@ -248,9 +211,10 @@ def test_merging_duplicates_keeps_the_expected_step(scheme: Scheme, k: float) ->
     merged_step = torch.zeros(3).double()
     merged = 0
     for chance, points in outcomes(p, BATCH, scheme):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(functional, "points", lambda *_, points=points, **__: points)
-            found = functional.draw(p, BATCH, generator=torch.Generator(), scheme=scheme)
+        found = with_points(
+            points,
+            lambda: functional.draw(p, BATCH, generator=torch.Generator(), scheme=scheme),
+        )
         distinct, weights = functional.merge_duplicates(found, alpha[found])
         merged += len(found) - len(distinct)
         merged_step += chance * (weights @ values[distinct]) / BATCH
@@ -270,84 +234,48 @@ def test_repeated_draws_from_a_pool_are_one_row_with_their_weights_added(
     p = probabilities(sampler, pool, dataset[pool])
     middles = p.cumsum(0) - p / 2
     points = middles[[7, 2, 7, 7, 2]]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(functional, "points", lambda *_, **__: points)
-        if name == "history":
-            sampler.source.passes.take = lambda _: pool
-            record = sampler.next_record()
-        else:
-            positions, record = sampler.choose(pool, dataset[pool])
-            assert positions.tolist() == [2, 7]
-    assert record.indices.tolist() == [6, 11]
-    assert record.counts.tolist() == [2.0, 3.0]
+    if name == "history":
+        pool_of(sampler, pool)
+        draw = with_points(points, sampler.next_draw)
+    else:
+        positions, draw = with_points(points, lambda: sampler.choose(pool, dataset[pool]))
+        assert positions.tolist() == [2, 7]
+    assert draw.indices.tolist() == [6, 11]
+    assert draw.counts.tolist() == [2.0, 3.0]
     alpha = (1 / (10 * p[[2, 7]])) ** k
     losses = torch.tensor([0.7, 1.9]).double()
     by_draw = (2 * alpha[0] * losses[0] + 3 * alpha[1] * losses[1]) / BATCH
-    torch.testing.assert_close((record.weights * losses).mean(), by_draw, rtol=1e-6, atol=0)
-    sampler.learn(record, losses.float())
+    torch.testing.assert_close((draw.weights * losses).mean(), by_draw, rtol=1e-6, atol=0)
+    unbiased = (2 * losses[0] / p[2] + 3 * losses[1] / p[7]) / 10 / BATCH
+    assert draw.unbiased_mean(losses) == pytest.approx(float(unbiased))
+    sampler.learn(draw, losses.float())
     four_before = 4 * 1.0  # from the warm-up, all distinct
     fraction = (four_before + 2 / 5) / 5
-    assert sampler._window.summary()["unique_fraction"] == pytest.approx(fraction)
+    assert sampler.metrics()["unique_fraction"] == pytest.approx(fraction)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_mean_loss_of_a_draw_is_unbiased(scheme: Scheme, dataset: TensorDataset) -> None:
+    """Also of draws that were merged, where the plain average over rows would not be."""
+    sampler = make_sampler(
+        "history", dataset, nn.Linear(6, 3), draw=scheme, presample=3, smoothing=0.1
+    )
+    pool = torch.arange(4, 4 + 3 * BATCH)
+    p = probabilities(sampler, pool, None)
+    values = torch.rand(len(dataset)).double()
+    total = 0.0
+    for chance, points in outcomes(p, BATCH, scheme):
+        pool_of(sampler, pool)
+        draw = with_points(points, sampler.next_draw)
+        total += chance * draw.unbiased_mean(values[draw.indices])
+    assert total == pytest.approx(float(values[pool].mean()))
 
 
 def test_weights_are_those_of_the_draw_not_of_later_scores(dataset: TensorDataset) -> None:
     sampler = ImportanceSampler(len(dataset), BATCH, score="history", smoothing=0.5, k=1)
     first = sampler.draw()
     for _ in range(3):
-        other = sampler.draw()
-        sampler.update(other.indices, torch.full((BATCH,), 9.0))
+        sampler.update(sampler.draw(), torch.full((BATCH,), 9.0))
     assert first.weights.tolist() == [1.0] * BATCH
-    assert math.isclose(float(sampler._mean_loss.value), 9.0, rel_tol=0.7)
-
-
-# ---------------------------------------------------- one draw from the whole dataset, many batches
-
-
-def dealt(n: int, batch: int, **options: Any) -> ImportanceSampler:
-    """A sampler that knows a loss of each example."""
-    sampler = ImportanceSampler(n, batch, score="history", **options)
-    losses = torch.rand(n, generator=torch.Generator().manual_seed(1)) ** 3
-    sampler.update(torch.arange(n), losses)
-    return sampler
-
-
-def test_batches_dealt_from_one_draw_keep_the_expected_step() -> None:
-    n, batch, batches = 96, 4, 3
-    sampler = dealt(n, batch, k=1)
-    values = torch.randn(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    p = probabilities(sampler, torch.arange(n), None)
-    total = torch.zeros(2, dtype=torch.float64)
-    for chance, points in outcomes(p, batch * batches, "systematic"):
-        sampler.source._hand = ()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(functional, "points", lambda *_, points=points, **__: points)
-            records = [sampler.next_record() for _ in range(batches)]
-        assert not len(sampler.source._hand[0])
-        for record in records:
-            total += chance / batches * (record.weights.double() @ values[record.indices]) / batch
-    torch.testing.assert_close(total, values.mean(0), rtol=1e-6, atol=1e-9)
-
-
-def test_over_the_batches_of_one_draw_an_example_comes_as_often_as_it_should() -> None:
-    n, batch, batches = 480, 6, 10
-    sampler = dealt(n, batch)
-    p = probabilities(sampler, torch.arange(n), None)
-    counts = torch.cat([sampler.draw().indices for _ in range(batches)]).bincount(minlength=n)
-    expected = batch * batches * p
-    assert ((counts - expected).abs() < 1 + 1e-9).all()
-
-
-def test_examples_meet_others_than_those_at_an_even_distance() -> None:
-    sampler = ImportanceSampler(800, 10, score="history", smoothing=1.0)
-    sampler.update(torch.arange(800), torch.zeros(800))
-    others = [indices - indices[0] for indices, _ in (sampler.draw() for _ in range(20))]
-    assert len(torch.cat(others).remainder(80).unique()) == 10  # a draw for each batch: one
-
-
-def test_multinomial_draws_follow_the_newest_scores() -> None:
-    sampler = dealt(800, 10, draw="multinomial", smoothing=0.0)
-    sampler.draw()
-    losses = torch.zeros(800)
-    losses[7] = 1.0
-    sampler.update(torch.arange(800), losses)
-    assert sampler.draw().indices.tolist() == [7] * 10
+    sampler.update(first.indices, torch.full((BATCH,), 9.0))
+    assert sampler.metrics()["mean_loss"] > 4  # as a uniform draw, which it was

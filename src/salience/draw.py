@@ -58,8 +58,22 @@ class Draw:
         own = self.map(lambda x: x.detach().to("cpu", copy=True))
         return dict(zip((f.name for f in fields(Draw)), own._values(), strict=True))
 
+    @staticmethod
+    def from_state(state: dict[str, Any]) -> "Draw":
+        """The draw that ``state_dict`` was taken of."""
+        draw = Draw(**{f.name: state[f.name] for f in fields(Draw)}).map(torch.clone)
+        check_lengths([v for v in draw._values() if isinstance(v, Tensor)])
+        return draw
+
     def _values(self) -> list[Any]:
         return [getattr(self, f.name) for f in fields(Draw)]
+
+
+def check_lengths(parts: list[Tensor]) -> None:
+    """Tensors of a saved state that belong together are as long as each other."""
+    lengths = [len(part) for part in parts]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"lengths differ: {lengths}")
 
 
 def share(counts: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from salience import functional
-from salience.draw import Draw
+from salience.draw import Draw, check_lengths
 from salience.errors import LossError, UsageError
 
 __all__ = ["Feedback", "Window", "bad_losses", "per_example", "refuse_bad", "weighted_mean"]
@@ -84,7 +84,7 @@ def weighted_mean(
 
 
 def outside_graphs(function: Any) -> Any:
-    """Keep torch.compile out of ``function``, without loading the compiler before it is called."""
+    """Keep torch.compile out of ``function``; who does not use it does not wait for it to load."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -227,8 +227,7 @@ class Feedback:
         """Learn the losses that are still on their way."""
         self.settle()
         while self._late:
-            self._learn(*self._late[0])
-            self._late.popleft()
+            self._learn(*self._late.popleft())  # a bad loss is reported once
 
     def settle(self) -> None:
         """Wait for losses on their way; when they are learned does not change."""
@@ -241,6 +240,11 @@ class Feedback:
             self._late.extend((draw, losses) for draw in arrived.draws.values())
         else:
             self._arrive(arrived.slots, losses, arrived.draws, self._learn_late)
+
+    @property
+    def late(self) -> set[int]:
+        """The numbers of draws that were weighed and are learned at the next step."""
+        return {draw.number for draw, _ in self._late}
 
     def _learn_late(self, draw: Draw, losses: Tensor) -> None:
         self._late.append((draw, losses))
@@ -289,9 +293,10 @@ class Feedback:
         if self._repeat is not None and torch.equal(slots, self._repeat):
             return  # weighed again, as LBFGS and SAM do
         number, position = slots // self._batch_size, slots % self._batch_size
-        wanted = [n for n in np.unique(number.numpy()).tolist() if n not in self._weighed]
-        for n in wanted:
+        named = np.unique(number.numpy()).tolist()
+        for n in named:
             self._refuse_slots(n, position[number == n])
+        wanted = [n for n in named if n not in self._weighed]
         done = {}
         for n in wanted:
             mine, draw = number == n, draws[n]
@@ -303,7 +308,8 @@ class Feedback:
 
     def _refuse_slots(self, number: int, positions: Tensor) -> None:
         """Slots that belong to no batch, or were weighed before."""
-        draw, part = self.waiting.get(number), self._partial.get(number)
+        draw = self.waiting.get(number, self._weighed.get(number))
+        part = self._partial.get(number)
         first = number * self._batch_size + int(positions[0])
         if draw is None or int(positions.max()) >= len(draw):
             raise UsageError(
@@ -337,10 +343,19 @@ class Feedback:
         self.settle()
         return [(draw.state_dict(), losses.clone()) for draw, losses in self._late]
 
-    def load_state_dict(self, state: list[Any]) -> None:
+    def load(self, late: list[tuple[Draw, Tensor]]) -> None:
+        """Begin anew, with what ``read_state`` made of a state."""
         self.forget()
         self.last = self._repeat = self._travelling = None
-        self._late = deque((Draw(**draw), losses.clone()) for draw, losses in state)
+        self._late = deque(late)
+
+    @staticmethod
+    def read_state(state: list[Any]) -> list[tuple[Draw, Tensor]]:
+        """The draws and losses of a ``state_dict``; nothing is changed yet."""
+        late = [(Draw.from_state(draw), losses.clone()) for draw, losses in state]
+        for draw, losses in late:
+            check_lengths([draw.indices, losses])
+        return late
 
 
 # ------------------------------------------------------------------------------------- metrics

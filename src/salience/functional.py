@@ -155,7 +155,7 @@ def cap(q: Tensor, most: float) -> Tensor:
     if q.device.type == "cpu" and bool(q.max() <= most * q.sum()):
         return q  # the usual case, where a look costs nothing
     largest = q.topk(min(math.ceil(1 / most), len(q))).values  # fewer than 1 / most are cut off
-    cut = torch.arange(len(largest), device=q.device)
+    cut = torch.arange(len(largest), dtype=q.dtype, device=q.device)
     below = q.clamp(max=largest[-1]).sum() - len(largest) * largest[-1]
     rest = below + largest.flip(0).cumsum(0).flip(0)  # [j]: the sum without the j largest
     limits = most * rest / (1 - most * cut).clamp(min=1e-12)

@@ -253,7 +253,7 @@ class ImportanceLoader:
         self._notice_ranks()
         if self._done and not self._resumed:  # left in the middle
             self._end_epoch()
-        self._again = deque([*self._sampler.outstanding.values(), *self._pools_ahead()])
+        self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
         if not (self._again or self._done):  # else losses on their way are learned when they were
             self._feedback.flush()
             if self._epochs_are_passes:
@@ -312,6 +312,11 @@ class ImportanceLoader:
 
     def _new_request(self) -> Draw | Tensor:
         return self._sampler.next_draw() if self._by_index else self._sampler.candidates()
+
+    def _unweighed_draws(self) -> list[Draw]:
+        """Draws that were made and not weighed yet, oldest first."""
+        late = self._feedback.late
+        return [d for number, d in self._sampler.outstanding.items() if number not in late]
 
     def _pools_ahead(self) -> list[Tensor]:
         """Candidates that were asked for and not chosen from yet."""
@@ -395,6 +400,12 @@ class ImportanceLoader:
 
     # -------------------------------------------------------------------------------------- state
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: the copy goes on where this one is."""
+        self._feedback.settle()
+        finished = self._steps is not None and self._done >= self._steps
+        return {**self.__dict__, "_resumed": not finished, "_iteration": None}
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, also in the middle of an epoch.
 
@@ -403,9 +414,8 @@ class ImportanceLoader:
         the stream's own to save.
         """
         late = self._feedback.state_dict()
-        learned_later = {draw["number"] for draw, _ in late}
         state = self._sampler.state_dict()
-        state["outstanding"] = [d for d in state["outstanding"] if d["number"] not in learned_later]
+        state["outstanding"] = [draw.state_dict() for draw in self._unweighed_draws()]
         finished = self._steps is not None and self._done >= self._steps
         return {
             **state,
@@ -426,13 +436,13 @@ class ImportanceLoader:
             )
         own = state["loader"]
         try:
-            late = [({**draw}, losses.clone()) for draw, losses in own["late"]]
+            late = self._feedback.read_state(own["late"])
             pools = [pool.clone() for pool in own["pools"]]
             epoch, done = int(own["epoch"]), int(own["done"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
         self._sampler.load_state_dict(state)
-        self._feedback.load_state_dict(late)
+        self._feedback.load(late)
         self._ahead, self._again = deque(pools), deque()
         self.epoch, self._handed, self._resumed = epoch, done, True
         self._iteration = None

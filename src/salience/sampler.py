@@ -336,11 +336,12 @@ class ImportanceSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; the state of something else changes nothing."""
         self.check_state(state)
-        before = self.state_dict()
+        before, window = self.state_dict(), self._window
         try:
             self._load(state)
         except Exception as error:
             self._load(before)
+            self._window = window
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -369,7 +370,7 @@ class ImportanceSampler:
         self._score.load_state_dict(state["score"])
         if self.source is not None:
             self.source.load_state_dict(state["source"])
-        draws = [Draw(**parts).map(torch.clone) for parts in state["outstanding"]]
+        draws = [Draw.from_state(parts) for parts in state["outstanding"]]
         self.outstanding = {draw.number: draw for draw in draws}
         self._window = Window()
 

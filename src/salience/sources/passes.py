@@ -108,18 +108,23 @@ class StratifiedOrder:
 
     def span(self, start: int, stop: int) -> Ints:
         if start < self._start or stop > self._start + len(self._places):
-            first = start // self._batch
-            last = max(-(-stop // self._batch), first + BATCHES)
-            self._places, self._start = self._batches(first, last), first * self._batch
+            size = BATCHES * self._batch
+            chunks = range(start // size, -(-stop // size))
+            self._places = np.concatenate([self._chunk(chunk) for chunk in chunks])
+            self._start = chunks[0] * size
         return self._places[start - self._start : stop - self._start]
 
-    def _batches(self, first: int, last: int) -> Ints:
-        """The examples of batches ``first`` to ``last``, those of a batch in random order."""
-        last = min(last, int(self._sizes.max()))
+    def _chunk(self, chunk: int) -> Ints:
+        """The examples of some batches, those of a batch in random order.
+
+        Wherever reading begins, after a resume too, chunks begin at the same batches.
+        """
+        first = chunk * BATCHES
+        last = min(first + BATCHES, int(self._sizes.max()))
         step = np.repeat(np.arange(first, last, dtype=np.uint32), self._batch)
         column = np.tile(np.arange(self._batch), last - first)
         # The places of a batch change at random too: halves of it differ only by chance.
-        jitter = np.random.default_rng([self._key, first]).random(len(step))
+        jitter = np.random.default_rng([self._key, chunk]).random(len(step))
         mixed = np.lexsort((jitter, step))
         step, column = step[mixed], column[mixed]
         there = step < self._sizes[column]  # the last batch has an example of some strata only

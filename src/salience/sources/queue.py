@@ -5,7 +5,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from salience.draw import Draw
+from salience.draw import Draw, check_lengths
 
 __all__ = ["Queue"]
 
@@ -41,4 +41,5 @@ class Queue:
         return [part[self._at :].clone() for part in self._parts]
 
     def load_state_dict(self, state: list[Any]) -> None:
+        check_lengths(state)
         self._parts, self._at = [part.clone() for part in state], 0

@@ -107,11 +107,11 @@ class WholeDataset:
 
     def _fill(self, ask: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
         """Set all scores, a part at a time: no further copy of them all is made."""
-        for part in torch.split(torch.arange(self._tree.n, device="cpu"), CHUNK):
-            scores, unknown = ask(part)
-            at = slice(int(part[0]), int(part[-1]) + 1)
-            self._tree.column(_SCORE)[at] = scores.numpy()
-            self._tree.column(_UNKNOWN)[at] = unknown.numpy()
+        for start in range(0, self._tree.n, CHUNK):
+            stop = min(start + CHUNK, self._tree.n)
+            scores, unknown = ask(torch.arange(start, stop, device="cpu"))
+            self._tree.column(_SCORE)[start:stop] = scores.numpy()
+            self._tree.column(_UNKNOWN)[start:stop] = unknown.numpy()
             self._initial = max(self._initial, float(scores.max()))
         self._tree.sum_up()
         self._unknown = self._tree.total((0.0, 1.0))
@@ -120,12 +120,14 @@ class WholeDataset:
         pass
 
     def state_dict(self) -> dict[str, Any]:
-        self._apply()
+        # The tree is not brought up to date for this: scores of a model that learns would be read
+        # sooner than in a run that is not saved.
         scores = self._tree.column(_SCORE).copy()
         scores[self._tree.column(_UNKNOWN) > 0] = np.nan
         return {
             "scores": torch.from_numpy(scores),
             "initial": self._initial,
+            "changed": [indices.clone() for indices in self._changed],
             "queue": self._queue.state_dict(),
         }
 
@@ -133,6 +135,7 @@ class WholeDataset:
         saved = state["scores"]
         if saved.shape != (self._tree.n,):
             raise ValueError(f"scores of shape {list(saved.shape)} for {self._tree.n} examples")
-        self._initial, self._changed = float(state["initial"]), []
+        self._initial = float(state["initial"])
+        self._changed = [indices.clone() for indices in state["changed"]]
         self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
         self._queue.load_state_dict(state["queue"])

@@ -1,0 +1,313 @@
+"""``auto``: what it draws by, when it is on, and that seed and losses alone decide."""
+
+import logging
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from conftest import frozen
+from salience import ImportanceLoader, ImportanceSampler, functional
+from salience.sources import auto, even
+from salience.sources.auto import EVERY, OFF, ON
+
+N, BATCH = 400, 20
+
+
+def sampler(n: int = N, batch: int = BATCH, **options: Any) -> ImportanceSampler:
+    return ImportanceSampler(n, batch, score="auto", **options)
+
+
+def train(one: ImportanceSampler, losses: Tensor, steps: int) -> list[bool]:
+    """Steps with a loss that is known for each example; whether draws were by importance."""
+    active = []
+    for _ in range(steps):
+        draw = one.draw()
+        active.append(one.active)
+        assert draw.uniform == (not active[-1])
+        one.update(draw, losses[draw.indices])
+    return active
+
+
+def skewed(n: int = N, seed: int = 0) -> Tensor:
+    """A quarter of large losses among many small ones."""
+    losses = torch.full((n,), 0.001)
+    losses[torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: n // 4]] = 0.3
+    return losses
+
+
+def on(**options: Any) -> ImportanceSampler:
+    """One that has turned on by itself."""
+    one = sampler(**options)
+    train(one, torch.full((N,), 2.3), N // BATCH)
+    train(one, skewed(), 12 * EVERY)
+    assert one.active
+    return one
+
+
+# ------------------------------------------------------------------------------------ when it is on
+
+
+@pytest.mark.parametrize(("c", "capped"), [(1.0, False), (0.3, True)])
+def test_the_gain_is_that_of_the_equations(c: float, capped: bool) -> None:
+    losses = torch.rand(N, generator=torch.Generator().manual_seed(3)) ** 4
+    one = sampler(smoothing=c)
+    one.update(torch.arange(N), losses)
+    one.catch_up()
+    q = losses.double() + c
+    # No example adds more than 0.01, so N p_i^2 <= 0.01.
+    limited = functional.cap(q, (0.01 / N) ** 0.5)
+    expected = float(N * (limited**2).sum() / limited.sum() ** 2)
+    assert one.source.gain(0) == pytest.approx(expected, rel=1e-12)
+    assert (limited.max() < q.max()) == capped
+
+
+def test_one_example_adds_no_more_than_a_hundredth_to_the_gain() -> None:
+    losses = torch.ones(N)
+    losses[3] = 1e20
+    one = sampler(smoothing=0.0)
+    one.update(torch.arange(N), losses)
+    one.catch_up()
+    assert 1 < one.source.gain(0) < 1.011
+
+
+def test_the_gain_is_1_before_all_have_been_seen() -> None:
+    one = sampler(smoothing=0.0)
+    one.update(torch.arange(N - BATCH - 1), skewed()[: N - BATCH - 1])
+    one.catch_up()
+    assert one.source.gain(0) == 1.0
+    one.update(torch.tensor([N - BATCH - 1]), torch.tensor([0.3]))  # one batch may be left out
+    one.catch_up()
+    assert one.source.gain(0) > 1.2
+
+
+def test_the_gain_of_many_examples_is_that_of_an_even_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auto, "SAMPLE", N)
+    one = sampler(n=4 * N, smoothing=0.0)
+    losses = torch.rand(4 * N) + 1
+    one.update(torch.arange(4 * N), losses)
+    one.catch_up()
+    for look in range(5):
+        expected = functional.variance_reduction(losses[look % 4 :: 4])
+        assert one.source.gain(look) == pytest.approx(float(expected))
+
+
+def test_it_turns_on_above_one_gain_and_off_below_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = sampler().source
+    gains = [ON - 0.001, ON + 0.001, OFF + 0.001, OFF - 0.001, ON - 0.001, ON + 0.001]
+    states = []
+    for look, gain in enumerate(gains):
+        monkeypatch.setattr(type(one), "gain", lambda *_, gain=gain: gain)
+        one.draw(BATCH, look * EVERY)
+        states.append(one.active)
+    assert states == [False, True, True, False, False, True]
+
+
+def test_it_looks_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = sampler().source
+    looks = []
+    monkeypatch.setattr(type(one), "gain", lambda _, look: looks.append(look) or 1.0)
+    for number in range(3 * EVERY + 1):
+        assert one.ready(BATCH, number) == (number % EVERY != 0)  # else all has to be learned
+        one.draw(BATCH, number)
+    assert looks == [0, 1, 2, 3]
+
+
+def test_it_turns_on_when_losses_differ_and_off_when_they_no_longer_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = sampler()
+    with caplog.at_level(logging.INFO, logger="salience"):
+        assert not any(train(one, torch.full((N,), 2.3), N // BATCH))
+        assert train(one, skewed(), 12 * EVERY)[-1]
+        assert one.metrics()["active"] == 1.0
+        assert not train(one, torch.full((N,), 0.01), 20 * EVERY)[-1]
+    assert one.metrics()["active"] == 0.0
+    (record,) = caplog.records  # told once
+    assert "importance sampling turns on at draw" in record.getMessage()
+
+
+def test_it_waits_for_a_whole_pass_whatever_the_losses() -> None:
+    one = sampler(n=10 * N)
+    losses = skewed().repeat(10)
+    train(one, torch.full((10 * N,), 2.3), 10)
+    assert not any(train(one, losses, 10 * N // BATCH - 20))
+    assert train(one, losses, EVERY)[-1]
+
+
+def test_equal_losses_are_shuffled_passes_for_ever_even_when_they_fall_tenfold() -> None:
+    one, uniform = sampler(), ImportanceSampler(N, BATCH, score="uniform")
+    drawn = []
+    for step in range(10 * N // BATCH):
+        ours, theirs = one.draw(), uniform.draw()
+        assert frozen(ours.state_dict()) == frozen(theirs.state_dict())
+        one.update(ours, torch.full((BATCH,), 2.3 if step < 90 else 0.23))
+        drawn += ours.indices.tolist()
+        assert not one.active
+    assert np.bincount(drawn).tolist() == [10] * N
+
+
+def test_one_huge_loss_does_not_keep_it_on_and_takes_one_place_at_most() -> None:
+    one = sampler()
+    losses = torch.full((N,), 0.5)
+    losses[7] = 1e20
+    train(one, losses, 4 * N // BATCH)  # seen as huge once per pass
+    losses[7] = 0.5
+    counts, active = [], []
+    for _ in range(20 * EVERY):
+        draw = one.draw()
+        active.append(one.active)
+        counts.append(int((draw.indices == 7).sum()))
+        assert draw.weights.isfinite().all()
+        one.update(draw, losses[draw.indices])
+    assert not active[-1]
+    assert max(counts) <= 2
+    assert sum(counts[:200]) <= 1.1 * 200
+
+
+def test_a_huge_loss_that_stays_takes_about_one_place_per_batch() -> None:
+    one = sampler()
+    losses = torch.rand(N)
+    losses[7] = 1e20
+    train(one, losses, EVERY + 1)
+    one.source.active = True
+    places = []
+    for _ in range(EVERY - 1):
+        draw = one.draw()
+        places.append(int((draw.indices == 7).sum()))
+        assert (draw.probabilities <= 1 / BATCH + 1e-12).all()
+        one.update(draw, losses[draw.indices])
+    assert sum(places) <= 1.1 * len(places)
+
+
+# ------------------------------------------------------------------------- never the clock
+
+
+def test_pauses_change_nothing() -> None:
+    def follow(pause: bool) -> tuple[list[Any], list[bool]]:
+        one, losses = sampler(seed=5), skewed()
+        pauses = random.Random(1)
+        rows, active = [], []
+        for step in range(300):
+            draw = one.draw()
+            rows.append(frozen(draw.state_dict()))
+            if pause:
+                time.sleep(pauses.uniform(0, 0.002))
+            one.update(draw, losses[draw.indices] if step > 25 else torch.full((BATCH,), 2.3))
+            active.append(one.active)
+        return rows, active
+
+    rows, active = follow(pause=True)
+    assert (rows, active) == follow(pause=False)
+    assert sum(active) >= 50  # it turned on, so there was something to show
+
+
+def test_off_again_it_goes_on_with_whole_passes() -> None:
+    one = on()
+    train(one, torch.full((N,), 0.01), 20 * EVERY)
+    assert not one.active
+    one.new_epoch()
+    drawn = torch.cat([one.draw().indices for _ in range(N // BATCH)])
+    assert sorted(drawn.tolist()) == list(range(N))
+
+
+# ---------------------------------------------------------------------------------- what it draws
+
+
+def test_hard_examples_come_more_often_once_it_is_on() -> None:
+    one = on()
+    drawn = torch.cat([one.draw().indices for _ in range(50)])
+    assert float((skewed()[drawn] > 0.1).float().mean()) > 0.6  # 0.25 of the examples
+
+
+def test_with_presample_it_is_the_same_switch_over_pools() -> None:
+    one, twin = on(presample=3), on(presample=3)
+    draw = one.draw()
+    assert draw.pool == 3 * BATCH
+    assert frozen(draw.state_dict()) == frozen(twin.draw().state_dict())
+    fresh = sampler(presample=3)
+    uniform = ImportanceSampler(N, BATCH, score="uniform").draw()
+    assert frozen(fresh.draw().state_dict()) == frozen(uniform.state_dict())
+    train(one, torch.full((N,), 0.01), 20 * EVERY)
+    assert not one.active
+
+
+def test_epochs_are_whole_passes_while_it_is_off() -> None:
+    loader = ImportanceLoader(TensorDataset(torch.arange(50)), 8)
+    for _ in range(3):
+        seen = []
+        for (x,) in loader:
+            loader.mean(torch.ones(len(x), requires_grad=True))
+            seen += x.tolist()
+        assert sorted(seen) == list(range(50))
+
+
+@given(
+    losses=st.lists(st.sampled_from([0.0, 1e-30, 1e-3, 0.5, 2.3, 1e6]), min_size=40, max_size=40),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=25)
+def test_whatever_the_losses_draws_are_valid_and_a_pass_comes_first(
+    losses: list[float], seed: int
+) -> None:
+    one = sampler(40, 8, seed=seed)
+    values, first = torch.tensor(losses), []
+    for step in range(3 * EVERY):
+        indices, weights = draw = one.draw()
+        first += indices.tolist() if step < 5 else []
+        assert weights.isfinite().all()
+        assert (weights > 0).all()
+        one.update(draw, values[indices])
+    assert sorted(first) == list(range(40))
+
+
+# -------------------------------------------------------------------------------------- its cost
+
+
+class Counting:
+    """Asks another score, and counts."""
+
+    by_index, unit = True, "loss"
+
+    def __init__(self, score: Any) -> None:
+        self._score, self.asked = score, 0
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:
+        self.asked += len(indices)
+        found: Tensor = self._score.score(indices, batch)
+        return found
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
+    active: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(even, "SLICE", 1000)
+    monkeypatch.setattr(auto, "SAMPLE", 500)
+    monkeypatch.setattr(auto, "EVERY", 7)
+    monkeypatch.setattr(auto, "ON", 0.0 if active else 9e9)
+    monkeypatch.setattr(auto, "OFF", 0.0)
+    n = 20_000
+    one = sampler(n, 50)
+    counting = Counting(one.score)
+    one.source._score = one.source._on._score = counting
+    total = 0
+    for step in range(300):
+        counting.asked = 0
+        draw = one.draw()
+        one.update(draw, torch.rand(50))
+        assert counting.asked <= (1500 if step % 7 == 0 else 1000)
+        total += counting.asked
+        assert one.active == active
+    assert total > (30_000 if active else 20_000)  # it did ask
