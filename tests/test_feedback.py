@@ -42,9 +42,7 @@ class Watched:
         for x, slots in self.loader:
             assert x.tolist() == self.loader.indices.tolist()
             self.trained.append(x)
-            self.weights |= dict(
-                zip(slots.tolist(), self.loader.weights.tolist(), strict=True)
-            )
+            self.weights |= dict(zip(slots.tolist(), self.loader.weights.tolist(), strict=True))
             yield x, slots
 
     def mean(self, x: Tensor, slots: Tensor, step: float = 1.0) -> None:

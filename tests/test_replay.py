@@ -178,7 +178,7 @@ def test_with_workers(case: Case) -> None:
 def test_with_draws_for_several_batches_at_once(
     score: str, deferred: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Losses are learned and trees brought up to date when that is needed; saving needs it early."""
+    """Losses are learned, and trees brought up to date, only when somebody needs it."""
     monkeypatch.setattr(whole_dataset, "PART", 2)
     monkeypatch.setattr(even, "SWEEPS", 2)
     replay(Case(score, deferred=deferred))

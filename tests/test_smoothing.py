@@ -117,9 +117,7 @@ def test_scores_in_another_unit_are_smoothed_by_their_own_mean(
 
 # ------------------------------------------------------------------------------ weights are bounded
 
-LOSSES = st.lists(
-    st.sampled_from([0.0, 1e-20, 1e-3, 0.7, 3.0, 1e4, 1e19]), min_size=5, max_size=25
-)
+LOSSES = st.lists(st.sampled_from([0.0, 1e-20, 1e-3, 0.7, 3.0, 1e4, 1e19]), min_size=5, max_size=25)
 
 
 def largest_weight(sampler: ImportanceSampler, means: list[float]) -> float:
