@@ -31,9 +31,8 @@ format: install ## let ruff rewrite
 	$(BIN)/ruff format .
 
 bench: install ## costs of steps and draws, and the time to uniform's loss (hours; needs the data sets)
-	$(BIN)/python benchmarks/step_cost.py
-	$(BIN)/python benchmarks/draw_cost.py
-	$(BIN)/python benchmarks/time_to_target.py
+	$(BIN)/python benchmarks/costs.py
+	$(BIN)/python benchmarks/payoff.py
 
 clean: ## remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

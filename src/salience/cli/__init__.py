@@ -1,1 +1,1 @@
-"""The commands of ``salience``, a module each; ``cli`` puts them together."""
+"""The commands of ``salience``, one module each; ``main`` puts them together."""

@@ -1,19 +1,19 @@
 """What the commands share."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from salience.errors import SalienceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from salience.compare.summary import Summary
+    from salience.compare.plan import Plan
 
-__all__ = ["REFUSED", "list_files", "one_sentence", "tell"]
+__all__ = ["REFUSED", "list_files", "one_sentence", "run_comparison"]
 
 REFUSED = 2  # exit status
 
@@ -30,15 +30,36 @@ def one_sentence() -> Iterator[None]:
         raise typer.Exit(REFUSED) from error
 
 
-def tell(console: "Console", summary: "Summary", files: list[Path]) -> None:
-    """The table, the sentences, and where everything is."""
-    from salience.compare.report.table import summary_table
-    from salience.compare.report.verdict import verdicts
+def run_comparison(
+    plan: "Plan", out: Path, settings: Mapping[str, Any], announcement: str = "", **options: Any
+) -> None:
+    """Train with live progress, then print the table and write the report.
 
-    console.print(summary_table(summary))
-    for sentence in verdicts(summary):
+    ``options`` are those of ``salience.compare.plan.start``.
+    """
+    from rich.console import Console
+
+    from salience.cli.progress import watch
+    from salience.compare.plan import finish, start
+    from salience.compare.reading import read_comparison
+    from salience.compare.report.page import write_report
+    from salience.compare.report.table import rich_table
+    from salience.compare.report.words import sentences
+
+    console = Console()
+    rows = start(plan, out, settings, **options)
+    if announcement:
+        console.print(announcement, highlight=False)
+    runs = dict.fromkeys(plan.methods, len(plan.seeds))
+    for _ in watch(rows, runs, plan.evaluations, console):
+        pass  # rows are saved as they come
+    finish(plan, out)
+    found = read_comparison(out)
+    console.print(rich_table(found))
+    for sentence in sentences(found):
         console.print(sentence, highlight=False)
-    list_files(console, files)
+    data = ("summary.json", "runs.jsonl", "hardest.json", "config.json")
+    list_files(console, [*write_report(out), *(out / name for name in data)])
 
 
 def list_files(console: "Console", files: Sequence[Path]) -> None:

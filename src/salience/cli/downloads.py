@@ -17,8 +17,8 @@ from rich.table import Table
 
 from salience.errors import DataError
 from salience.paper.data import download
-from salience.paper.data.catalogue import Collection, Condition, folder
-from salience.paper.data.fetch import fetch, inspect
+from salience.paper.data.catalogue import Collection, Condition, folder, inspect
+from salience.paper.data.fetch import fetch
 
 __all__ = ["check", "fetch_all", "list_table"]
 

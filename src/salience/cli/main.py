@@ -54,7 +54,7 @@ def make_app() -> "Typer":
     """All commands. Made on request, because typer may not be there."""
     import typer
 
-    from salience.cli import compare, data, demo, reproduce
+    from salience.cli import compare, data, demo, report, reproduce
 
     app = typer.Typer(help=ABOUT, epilog=EXAMPLES, add_completion=False, rich_markup_mode="rich")
 
@@ -67,7 +67,7 @@ def make_app() -> "Typer":
     ) -> None:
         pass
 
-    for command in (demo, compare, reproduce, data):
+    for command in (demo, compare, report, reproduce, data):
         command.add(app)
     return app
 

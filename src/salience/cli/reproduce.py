@@ -71,7 +71,7 @@ def _reproduce(
     for stage in prepare(target, settings, out, data_dir=data_dir, jobs=jobs, resume=resume):
         console.print(stage.stated, highlight=False)
         for _ in watch(stage.rows(jobs), stage.runs, stage.evaluations, console):
-            pass  # the rows are kept by the stage
+            pass  # the stage saves the rows
     outcome = finish(target, out, settings.task)
     console.print(f"\n{outcome.paragraph}", highlight=False)
     list_files(console, [*write_figures(outcome), *outcome.files])

@@ -1,5 +1,7 @@
-"""Training runs that compare methods, and what they measured: rows, summaries and files."""
+"""Does it pay: training runs that compare methods, and the report of what they measured."""
 
-from salience.compare.training import Method, Row, Run, Task
+from salience.compare.methods import Method
+from salience.compare.run import Row, Run
+from salience.compare.task import Task
 
 __all__ = ["Method", "Row", "Run", "Task"]

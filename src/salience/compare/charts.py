@@ -1,17 +1,29 @@
-"""What a figure shows, as plain values: experiments fill it in, reports draw it."""
+"""What a chart shows, as plain values: drawn by ``report.png`` and by ``report.interactive``."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
-__all__ = ["Chart", "Line", "Panel", "Table", "cells"]
+__all__ = [
+    *("CROWD", "FEW", "Bar", "Chart", "Line", "Look", "Panel", "Table"),
+    *("cells", "drawable", "looks", "spans_much"),
+]
+
+COLOURS = 6  # besides the baseline's grey
+DASHES = ("solid", "dot", "dashdot")  # one after the other, for more than six labels
+FEW = 12  # points; so few are marked, since a line alone would not show where they are
+CROWD = 7  # labels; with more of them bands are paler
+MUCH = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, and where known how far around it the values lie.
+    """A curve, and where known the band around it.
 
-    ``like``: the line whose colour it shares, drawn dotted; for the same thing seen another way.
+    ``like``: the line whose colour it shares, drawn dotted; for the same thing measured
+    differently. ``mark``: the position of a point to emphasise.
     """
 
     label: str
@@ -20,31 +32,101 @@ class Line:
     low: list[float] | None = None
     high: list[float] | None = None
     like: str | None = None
+    mark: int | None = None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A horizontal bar (None: nothing was measured), a dot per seed, and the number as text."""
+
+    label: str
+    length: float | None
+    dots: list[float]
+    text: str
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes; ``log`` is for the y axis, ``level`` a horizontal line to compare with."""
+    """One pair of axes, with lines or with bars.
+
+    ``log``: of the y axis. ``level``: a value to compare with, drawn across the panel (for bars,
+    from top to bottom). ``unit``: follows each y value.
+    """
 
     title: str
     x: str
     y: str
-    lines: list[Line]
+    lines: list[Line] = field(default_factory=list)
     log: bool = False
     level: float | None = None
+    unit: str = ""
+    bars: list[Bar] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure: a name for its files, a title that says what it was made from, its panels."""
+    """A figure: a name for its files, a title that says what it was made from, its panels.
+
+    ``share_y``: whether the panels have the same y axis.
+    """
 
     name: str
     title: str
     panels: list[Panel]
+    baseline: str = "uniform"
+    share_y: bool = False
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+
+class Look(NamedTuple):
+    """How a label is drawn in all panels: colour 1 to 6, or 0 for the baseline's grey, and dashes.
+
+    ``dash`` is solid, dash, dot or dashdot.
+    """
+
+    colour: int
+    dash: str
+
+
+def looks(chart: Chart) -> dict[str, Look]:
+    """The look of each label, in the order in which they appear."""
+    like: dict[str, str | None] = {}
+    for panel in chart.panels:
+        like |= {line.label: line.like for line in panel.lines}
+        like |= {bar.label: None for bar in panel.bars}
+    own = [label for label, other in like.items() if not other and label != chart.baseline]
+    found = {
+        label: Look(1 + place % COLOURS, DASHES[place // COLOURS % len(DASHES)])
+        for place, label in enumerate(own)
+    }
+    found[chart.baseline] = Look(0, "dash")
+    return {
+        label: Look(found[other].colour, "dot") if other else found[label]
+        for label, other in like.items()
+    }
+
+
+def drawable(line: Line, log: bool) -> tuple[list[float], list[float], list[float]]:
+    """y, low and high as they can be drawn; without a band, low and high are empty.
+
+    A logarithmic axis has no place for values <= 0: a line has a gap there, and a band ends at a
+    third of the lowest point of its line.
+    """
+    band = (line.low or [], line.high or [])
+    if not log:
+        return line.y, *band
+    floor = min((y for y in line.y if y > 0), default=1.0) / 3
+    low, high = ([max(value, floor) for value in side] for side in band)
+    return [y if y > 0 else math.nan for y in line.y], low, high
+
+
+def spans_much(values: Iterable[float]) -> bool:
+    """Whether the positive values are easier to read on a logarithmic axis."""
+    positive = [value for value in values if math.isfinite(value) and value > 0]
+    return bool(positive) and max(positive) / min(positive) > MUCH
 
 
 @dataclass(frozen=True)
@@ -57,18 +139,12 @@ class Table:
 
 
 def cells(chart: Chart) -> Table:
-    """Every point of a chart as one row: what the CSV file beside the figure holds."""
+    """Every point of a chart as one row: the content of the CSV file beside the figure."""
     columns = ["panel", "line", "x", "y", "low", "high"]
     rows = [
         [panel.title, line.label, *point]
         for panel in chart.panels
         for line in panel.lines
-        for point in zip(
-            line.x, line.y, _filled(line.low, line), _filled(line.high, line), strict=True
-        )
+        for point in zip_longest(line.x, line.y, line.low or (), line.high or ())
     ]
     return Table(chart.name, columns, rows)
-
-
-def _filled(values: Sequence[float] | None, line: Line) -> Sequence[float | None]:
-    return [None] * len(line.x) if values is None else values

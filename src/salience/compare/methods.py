@@ -1,27 +1,74 @@
-"""The methods that can be compared, by name: every score, and two that serve as a measure."""
+"""The methods that can be compared, by name: every score, and two to compare with."""
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from salience.compare.training import Method, Task
+from salience import ImportanceLoader
+from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.presets import NAMES
 from salience.scores import Unit
 
-__all__ = ["METHOD_NAMES", "Blind", "OnlineSelection", "make_method", "parse_methods"]
+__all__ = [
+    "BASELINE",
+    "METHOD_NAMES",
+    "Blind",
+    "Method",
+    "OnlineSelection",
+    "make_method",
+    "parse_methods",
+]
 
 BASELINE = "uniform"
 METHOD_NAMES = (*NAMES, "random-subset", "online-selection")
 NUMBERS = ("k", "smoothing", "presample")
 
 
+@dataclass(frozen=True)
+class Method:
+    """How examples are chosen: a name for tables, the bias k, further options of the loader.
+
+    ``score`` makes a score object from the task and the model.
+    """
+
+    name: str
+    k: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+    score: Callable[[Task, nn.Module], Any] | None = None
+
+    def loader(self, task: Task, model: nn.Module, seed: int) -> ImportanceLoader:
+        options = dict(self.options)
+        if self.score is not None:
+            options["score"] = self.score(task, model)
+        # Without a short batch at the end of an epoch, every step has the same cost.
+        loader = ImportanceLoader(
+            task.train,
+            task.batch_size,
+            k=self.k,
+            seed=seed,
+            model=model,
+            loss=task.losses,
+            drop_last=True,
+            collate_fn=task.collate,
+            **options,
+        )
+        if len(loader) == 0:
+            raise ArgumentError(
+                f"batch_size {task.batch_size} is larger than the training set of task "
+                f"{task.name!r}: make the batch smaller"
+            )
+        return loader
+
+
 @final
 class Blind:
-    """Every example alike, drawn anew for each batch: importance sampling without a score."""
+    """The same score for every example: importance sampling without importance."""
 
     by_index = True
     unit: Unit = "loss"
@@ -45,7 +92,7 @@ class OnlineSelection:
 
     p_i falls exponentially with the rank r_i of the last known loss, p_i ~ exp(-r_i ln(s) / N)
     with r = 0 for the largest: the hardest example is s times as likely as the easiest. Losses of
-    all examples are computed afresh twice per epoch, and ranks are set anew at the same time.
+    all examples are recomputed twice per epoch, and the ranks with them.
     """
 
     by_index = True
@@ -77,8 +124,8 @@ class OnlineSelection:
     def _all_losses(self) -> Tensor:
         was_training = self.model.training
         self.model.eval()
-        loader = DataLoader(self._task.train, 512, collate_fn=self._task.collate)
-        losses = torch.cat([self._task.losses(self.model, batch) for batch in loader])
+        batches = DataLoader(self._task.train, 512, collate_fn=self._task.collate)
+        losses = torch.cat([self._task.losses(self.model, batch) for batch in batches])
         self.model.train(was_training)
         return losses.float()
 

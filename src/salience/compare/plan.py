@@ -1,33 +1,36 @@
 """Comparisons: every method with every seed, side by side, resumable after a kill at any point.
 
-Each run keeps one file, ``state/METHOD-SEED.pt``, replaced atomically: its rows so far together
-with the state that produced them. ``runs.jsonl`` is always written from those files, in the order
-of methods and seeds, so an interrupted comparison ends with the same rows as an uninterrupted one.
+Each run has one file, ``state/METHOD-SEED.pt``: its rows so far together with the state that
+produced them. ``runs.jsonl`` is written from those files in the end, in the order of methods and
+seeds, so an interrupted comparison ends with the same rows as an uninterrupted one.
 """
 
-import multiprocessing
-import os
-import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from salience.compare import directory
+from salience.compare.directory import RunFile
 from salience.compare.methods import make_method
-from salience.compare.training import Method, Row, Run, Task, warm_up
-from salience.errors import ArgumentError, SalienceError
+from salience.compare.run import Row, Run, warm_up
+from salience.compare.summary import Summary, summarize
+from salience.compare.task import Task
+from salience.errors import ArgumentError
 
-__all__ = ["Observer", "Plan", "RunFile", "compare", "rows_on_disk"]
+__all__ = ["Observer", "Plan", "compare", "finish", "rows_on_disk", "seeds_from", "start", "train"]
 
 CHECKPOINT_SECONDS = 20.0
 HARDEST = 12
+MOST_SEEDS = 100
+LARGEST_SEED = 2**32 - 1
 
 Observer = Callable[[Run], dict[str, Any]]
-"""Further measurements at an evaluation, as plain values; they are kept beside the row."""
+"""Further measurements at an evaluation, as plain values; they are saved beside the row."""
 
 
 @dataclass(frozen=True)
@@ -64,135 +67,186 @@ class Plan:
             make_method(spec)
 
 
-@final
-class RunFile:
-    """One run on the disk: its rows and, until it is finished, the state to go on from."""
-
-    def __init__(self, directory: Path, method: str, seed: int) -> None:
-        plain = re.sub(r"[^\w=.-]+", "_", method)
-        self.path = directory / "state" / f"{plain}-{seed}.pt"
-        self.rows: list[Row] = []
-        self.observed: list[dict[str, Any]] = []
-        self.curves: list[torch.Tensor] = []  # [probe] train losses of each evaluation
-        self.hardest: list[dict[str, Any]] = []
-        self.finished = False
-        self._saved = time.monotonic()
-
-    def load(self) -> dict[str, Any] | None:
-        """Read what is there; the state of an unfinished run."""
-        if not self.path.exists():
-            return None
-        saved = torch.load(self.path, weights_only=True)
-        self.rows, self.observed = saved["rows"], saved["observed"]
-        self.curves, self.hardest = saved["curves"], saved["hardest"]
-        self.finished = saved["finished"]
-        state: dict[str, Any] | None = saved["state"]
-        return state
-
-    def add(self, run: Run, plan: Plan, *, last: bool) -> None:
-        """Evaluate ``run``; save it when it is the last time, or has been long unsaved."""
-        self.rows.append(run.evaluate())
-        self.curves.append(run.train_losses.float())
-        if plan.observe is not None:
-            self.observed.append(plan.observe(run))
-        if last:
-            self.hardest, self.curves, self.finished = _hardest(run, self.curves), [], True
-        if last or time.monotonic() - self._saved >= plan.checkpoint_seconds:
-            self._save(None if last else run.state_dict())
-
-    def _save(self, state: dict[str, Any] | None) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = {
-            "rows": self.rows,
-            "observed": self.observed,
-            "curves": self.curves,
-            "hardest": self.hardest,
-            "finished": self.finished,
-            "state": state,
-        }
-        partial = self.path.with_suffix(f".{os.getpid()}.part")
-        torch.save(content, partial)
-        partial.replace(self.path)
-        self._saved = time.monotonic()
+def seeds_from(first: int, count: int) -> tuple[int, ...]:
+    """``count`` seeds from ``first`` on."""
+    if not 1 <= count <= MOST_SEEDS:
+        raise ArgumentError(f"seeds must be between 1 and {MOST_SEEDS}; got {count}: try --seeds 3")
+    if not 0 <= first <= LARGEST_SEED - count:
+        raise ArgumentError(
+            f"seed must be between 0 and {LARGEST_SEED - count}; got {first}: try --seed 0"
+        )
+    return tuple(range(first, first + count))
 
 
-def rows_on_disk(directory: Path, plan: Plan) -> list[Row]:
-    """All rows that are safe, methods and seeds in the plan's order."""
-    rows: list[Row] = []
-    for method in plan.methods:
-        for seed in plan.seeds:
-            file = RunFile(directory, method, seed)
-            file.load()
-            rows += file.rows
-    return rows
+# ------------------------------------------------------------------------------ a run directory
 
 
-def compare(plan: Plan, directory: Path, jobs: int = 1) -> Iterator[Row]:
-    """Run the plan, or what is left of it, and yield each row as it is measured.
+def start(
+    plan: Plan,
+    out: Path,
+    settings: Mapping[str, Any],
+    *,
+    jobs: int = 1,
+    resume: bool = False,
+    replace: bool = False,
+) -> Iterator[Row]:
+    """Check everything, write ``config.json``, and return the rows, which are saved as they come.
 
-    One process takes all runs along together, block by block. With ``jobs`` more than one, seeds
-    are shared out among processes of one thread each; within a seed, methods still take turns.
+    ``settings`` are written into the configuration as they are.
     """
     plan.check(jobs)
+    task = plan.make_task()  # what cannot be made is refused before anything is written
+    with _threads(plan.threads):
+        directory.begin(out, _config(plan, task, settings, jobs), resume=resume, replace=replace)
+    directory.write_rows(out, ())
+    return _saved(compare(plan, out, jobs), out)
+
+
+def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
+    optimizer = task.optimizer(task.model().parameters())
+    return {
+        **settings,
+        "methods": plan.methods,
+        "seed": plan.seeds[0],
+        "seeds": plan.seeds,
+        "steps": plan.steps,
+        "seconds": plan.seconds,
+        "evaluations": plan.evaluations,
+        "batch_size": task.batch_size,
+        "optimizer": {
+            "name": type(optimizer).__name__,
+            "learning_rate": float(optimizer.param_groups[0]["lr"]),
+        },
+        "jobs": jobs,
+    }
+
+
+def _saved(rows: Iterator[Row], out: Path) -> Iterator[Row]:
+    for row in rows:
+        directory.add_row(out, row)
+        yield row
+
+
+def finish(plan: Plan, out: Path) -> Summary:
+    """Put the rows in order, summarise them, and save the hardest examples."""
+    rows = rows_on_disk(out, plan)
+    directory.write_rows(out, rows)
+    summary = summarize(rows)
+    directory.write(out / "summary.json", summary)
+    directory.write(out / "hardest.json", _hardest_shown(out, plan))
+    return summary
+
+
+def rows_on_disk(out: Path, plan: Plan) -> list[Row]:
+    """All rows that are saved, methods and seeds in the plan's order."""
+    return [
+        row
+        for method in plan.methods
+        for seed in plan.seeds
+        for row in RunFile(out, method, seed).rows
+    ]
+
+
+def _hardest_shown(out: Path, plan: Plan) -> dict[str, Any]:
+    """The hardest training examples of each method's first seed, as pictures or text."""
+    task, seed = plan.make_task(), plan.seeds[0]
+    files = {method: RunFile(out, method, seed) for method in plan.methods}
+    steps = [row["step"] for row in files[plan.methods[0]].rows]
+    methods = {
+        method: [{**each, "seed": seed, **_shown(task, each["index"])} for each in file.hardest]
+        for method, file in files.items()
+    }
+    return {"steps": steps, "methods": methods}
+
+
+def _shown(task: Task, index: int) -> dict[str, Any]:
+    shown = None if task.show is None else task.show(index)
+    if isinstance(shown, Tensor):
+        return {"image": (shown * 255).round().clamp(0, 255).to(torch.uint8).tolist()}
+    return {} if shown is None else {"text": str(shown)}
+
+
+# --------------------------------------------------------------------------------------- training
+
+
+def compare(plan: Plan, out: Path, jobs: int = 1) -> Iterator[Row]:
+    """Run the plan, or what remains of it, and yield each row as it is measured.
+
+    One process advances all runs together, block by block. With more ``jobs``, seeds are
+    distributed over processes of one thread each; the methods of a seed stay together.
+    """
+    from salience.compare.jobs import train_in_processes
+
+    plan.check(jobs)
     shares = [plan.seeds[job::jobs] for job in range(jobs) if plan.seeds[job::jobs]]
-    if len(shares) == 1:
-        yield from _take_turns(plan, plan.seeds, directory)
-    else:
-        yield from _side_by_side(plan, shares, directory)
+    if len(shares) > 1:
+        yield from train_in_processes(plan, shares, out)
+        return
+    with _threads(plan.threads):
+        yield from train(plan, plan.seeds, out)
 
 
-def _take_turns(plan: Plan, seeds: Sequence[int], directory: Path) -> Iterator[Row]:
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads for torch, and as many as before afterwards."""
     before = torch.get_num_threads()
-    torch.set_num_threads(plan.threads or before)
+    torch.set_num_threads(count or before)
     try:
-        yield from _train(plan, seeds, directory)
+        yield
     finally:
         torch.set_num_threads(before)
 
 
-def _train(plan: Plan, seeds: Sequence[int], directory: Path) -> Iterator[Row]:
-    task = plan.make_task()
-    methods = {spec: make_method(spec) for spec in plan.methods}
-    files = {(s, m): RunFile(directory, m, s) for s in seeds for m in plan.methods}
-    states = {key: file.load() for key, file in files.items()}
+def train(plan: Plan, seeds: Sequence[int], out: Path) -> Iterator[Row]:
+    """All methods with these seeds, in this process.
+
+    Runs are interleaved block by block, so that a slow moment of the machine affects all alike,
+    and the order is reversed after each block, so that no run always comes first.
+    """
+    files = {(seed, name): RunFile(out, name, seed) for seed in seeds for name in plan.methods}
     for file in files.values():
         yield from file.rows
     todo = [key for key, file in files.items() if not file.finished]
     if not todo:
         return
-    warm_up(task, {spec: methods[spec] for _, spec in todo}.values())
-    runs = {key: _make_run(plan, task, methods[key[1]], key[0], states[key]) for key in todo}
-    states.clear()
+    task = plan.make_task()
+    methods = {name: make_method(name) for _, name in todo}
+    warm_up(task, methods.values())
+    runs = {
+        (seed, name): Run(task, methods[name], seed, steps=plan.steps, seconds=plan.seconds)
+        for seed, name in todo
+    }
+    for key in todo:
+        _restore(runs[key], files[key])
     for block in range(plan.evaluations + 1):
         for key in todo if block % 2 == 0 else reversed(todo):
             if len(files[key].rows) <= block:
-                _advance(runs[key], plan, block)
-                last = block == plan.evaluations
-                files[key].add(runs[key], plan, last=last)
-                yield files[key].rows[-1]
+                runs[key].advance_to(block / plan.evaluations)
+                yield _record(runs[key], files[key], plan)
 
 
-def _make_run(
-    plan: Plan, task: Task, method: Method, seed: int, state: dict[str, Any] | None
-) -> Run:
-    run = Run(task, method, seed, steps=plan.steps, seconds=plan.seconds)
-    if state is not None:
-        run.load_state_dict(state)
-    return run
+def _restore(run: Run, file: RunFile) -> None:
+    if file.state is not None:
+        run.load_state_dict(file.state)
+        file.state = None  # it may be large
 
 
-def _advance(run: Run, plan: Plan, block: int) -> None:
-    """Train up to the evaluation number ``block``; 0 is before the first step."""
-    share = block / plan.evaluations
-    if plan.steps is not None:
-        run.advance(round(share * plan.steps) - run.step)
-        return
-    assert plan.seconds is not None
-    while run.seconds < share * plan.seconds:
-        run.advance(1)
+def _record(run: Run, file: RunFile, plan: Plan) -> Row:
+    """Evaluate; save the run at the end, and when it was not saved for a while."""
+    row = run.evaluate()
+    file.rows.append(row)
+    file.curves.append(run.train_losses.float())
+    if plan.observe is not None:
+        file.observed.append(plan.observe(run))
+    if len(file.rows) > plan.evaluations:
+        file.hardest, file.curves, file.finished = _hardest(run, file.curves), [], True
+        file.save(None)
+    elif file.age() >= plan.checkpoint_seconds:
+        file.save(run.state_dict())
+    return row
 
 
-def _hardest(run: Run, curves: list[torch.Tensor]) -> list[dict[str, Any]]:
+def _hardest(run: Run, curves: list[Tensor]) -> list[dict[str, Any]]:
     """The examples with the largest losses at the end, and their losses at each evaluation."""
     values, places = run.train_losses.topk(min(HARDEST, len(run.train_losses)))
     history = torch.stack(curves)[:, places]
@@ -200,55 +254,3 @@ def _hardest(run: Run, curves: list[torch.Tensor]) -> list[dict[str, Any]]:
         {"index": run.train_index(int(at)), "loss": float(value), "history": history[:, i].tolist()}
         for i, (at, value) in enumerate(zip(places, values, strict=True))
     ]
-
-
-def _side_by_side(plan: Plan, shares: list[tuple[int, ...]], directory: Path) -> Iterator[Row]:
-    context = multiprocessing.get_context("spawn")
-    queue: Queue[Any] = context.Queue()
-    workers = [
-        context.Process(target=_work, args=(plan, share, directory, queue, os.getpid()))
-        for share in shares
-    ]
-    for worker in workers:
-        worker.start()
-    try:
-        yield from _received(queue, workers)
-    finally:
-        for worker in workers:
-            worker.terminate()
-            worker.join()
-
-
-def _received(queue: "Queue[Any]", workers: list[Any]) -> Iterator[Row]:
-    """Rows from the workers until all of them are done; a worker that fails ends everything."""
-    running = len(workers)
-    while running:
-        try:
-            kind, value = queue.get(timeout=1.0)
-        except Exception:  # queue.Empty: look whether somebody died without a word
-            dead = [w.exitcode for w in workers if w.exitcode not in (None, 0)]
-            if dead:
-                raise SalienceError(
-                    f"a worker process ended with status {dead[0]}: run again with --resume"
-                ) from None
-            continue
-        if kind == "row":
-            yield value
-        elif kind == "refused":
-            raise SalienceError(value)
-        else:
-            running -= 1
-
-
-def _work(
-    plan: Plan, seeds: tuple[int, ...], directory: Path, queue: "Queue[Any]", parent: int
-) -> None:
-    torch.set_num_threads(1)
-    try:
-        for row in _train(plan, seeds, directory):
-            queue.put(("row", row))
-            if os.getppid() != parent:  # nobody is listening any more
-                return
-        queue.put(("done", None))
-    except SalienceError as error:
-        queue.put(("refused", str(error)))

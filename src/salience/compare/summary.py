@@ -1,27 +1,23 @@
-"""From rows to a verdict: what each method ended at, cost, and needed to match the baseline.
+"""From rows to numbers: what each method ended at, cost, and needed to match the baseline.
 
 The target is the train loss at which the baseline ended, the mean of its seeds. A method reaches it
 at the first evaluation at which the mean train loss of its seeds is at or below the target. Nothing
 is interpolated between evaluations, so what a method needed is rounded up, for the baseline as well
 (which may pass its own final loss before the end). Where the target is not reached there is no
-ratio: ``None``.
+ratio: ``None``. All arithmetic of reports and figures about the target is here.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
-from salience.compare.training import Row
+from salience.compare.run import Row
 
 __all__ = [
-    "Final",
-    "MethodSummary",
-    "Spread",
-    "Summary",
-    "TestMeasure",
-    "summarize",
-    "tested_by",
+    *("Curve", "Final", "MethodSummary", "Spread", "Summary", "TestMeasure", "ToTarget"),
+    *("arrival", "by_seed", "curve", "step_seconds", "summarize", "target_loss"),
+    *("tested_by", "to_target"),
 ]
 
 TestMeasure = Literal["test_error", "test_perplexity"]
@@ -70,104 +66,140 @@ class Summary(TypedDict):
     methods: dict[str, MethodSummary]
 
 
-class Point(NamedTuple):
-    """A mean over seeds at one evaluation."""
-
-    step: int
-    seconds: float
-    train_loss: float
-
-
 def summarize(rows: Sequence[Row], baseline: str = "uniform") -> Summary:
     """The summary of one task's rows, which hold at least the ``baseline``."""
-    runs = {name: _by_seed(rows, name) for name in dict.fromkeys(row["method"] for row in rows)}
-    target = _final(runs[baseline])["train_loss"]["mean"]
-    methods = {name: _compare(seeds, runs[baseline], target) for name, seeds in runs.items()}
+    runs = {name: by_seed(rows, name) for name in dict.fromkeys(row["method"] for row in rows)}
+    target = target_loss(runs[baseline])
+    methods = {name: _compared(own, runs[baseline], target) for name, own in runs.items()}
     return Summary(
         task=rows[0]["task"], baseline=baseline, target_train_loss=target, methods=methods
     )
 
 
-def _compare(runs: list[list[Row]], baseline: list[list[Row]], target: float) -> MethodSummary:
-    base_curve = _mean_curve(baseline)
-    own, base = _reach(_mean_curve(runs), target), _reach(base_curve, target)
-    alone = [_reach(_mean_curve([run]), target) for run in runs]
+def _compared(runs: list[list[Row]], baseline: list[list[Row]], target: float) -> MethodSummary:
+    base = curve(baseline)
+    found = to_target(curve(runs), base, target)
+    alone = [to_target(curve([run]), base, target).steps for run in runs]
+    cost, unit = step_seconds(runs), step_seconds(baseline)
     return MethodSummary(
-        step_cost_ratio=_ratio(_step_seconds(runs), _step_seconds(baseline)),
-        time_to_target_ratio=_time_ratio(own, base, base_curve),
-        steps_to_target_ratio=_ratio(own and own.step, base and base.step),
-        seeds_to_target=[_ratio(point and point.step, base and base.step) for point in alone],
+        step_cost_ratio=fmean(cost) / fmean(unit) if cost and sum(unit) else None,
+        time_to_target_ratio=found.time,
+        steps_to_target_ratio=found.steps,
+        seeds_to_target=alone,
         final=_final(runs),
         n=len(runs),
     )
 
 
-def _time_ratio(own: Point | None, base: Point | None, base_curve: list[Point]) -> float | None:
-    """Time to the target over the baseline's, (t / b(h)) x (h / H).
-
-    t and h are the method's seconds and steps to the target, b(h) the baseline's seconds for the
-    same number of steps, H the baseline's steps to the target. b(h) was measured side by side
-    with t; t / b(H) would credit a method that is done early with whatever slowed the machine
-    down afterwards. On a steady machine both are the same number.
-    """
-    if own is None or base is None or base.step == 0:  # ended no lower than it began
-        return None
-    beside = next((point.seconds for point in base_curve if point.step == own.step), None)
-    cost = _ratio(own.seconds, beside)
-    return _ratio(own.seconds, base.seconds) if cost is None else cost * own.step / base.step
+# ------------------------------------------------------------------------------ rows and curves
 
 
-def _by_seed(rows: Iterable[Row], method: str) -> list[list[Row]]:
-    """The runs of a method, each in the order of its steps."""
-    runs: dict[int, list[Row]] = {}
+def by_seed(rows: Iterable[Row], method: str) -> list[list[Row]]:
+    """The runs of a method, each in the order of its steps, a step once."""
+    runs: dict[int, dict[int, Row]] = {}
     for row in rows:
         if row["method"] == method:
-            runs.setdefault(row["seed"], []).append(row)
-    return [sorted(run, key=lambda row: row["step"]) for run in runs.values()]
+            runs.setdefault(row["seed"], {})[row["step"]] = row
+    return [[run[step] for step in sorted(run)] for run in runs.values()]
 
 
-def _mean_curve(runs: list[list[Row]]) -> list[Point]:
-    """Means over the seeds, evaluation by evaluation, as far as every seed has come.
+class Curve(NamedTuple):
+    """A measure over the seeds of one method: means, and the range from least to greatest."""
 
-    With a budget of seconds, seeds are not at the same step when they are evaluated: then the
-    step is a mean too.
+    steps: list[float]
+    seconds: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def curve(runs: Sequence[Sequence[Row]], measure: str = "train_loss") -> Curve:
+    """Over the seeds, evaluation by evaluation, as far as every seed was evaluated.
+
+    Runs of equal steps are evaluated at the same steps; runs of equal time at the same share of
+    it, where the mean of the steps is given. A measure that a row lacks is nan.
     """
-    return [
-        Point(
-            round(fmean(row["step"] for row in group)),
-            fmean(row["seconds"] for row in group),
-            fmean(row["train_loss"] for row in group),
-        )
-        for group in zip(*runs, strict=False)
-    ]
+    groups = [*zip(*runs, strict=False)]
+    values = [[_value(row, measure) for row in group] for group in groups]
+    return Curve(
+        [fmean(row["step"] for row in group) for group in groups],
+        [fmean(row["seconds"] for row in group) for group in groups],
+        [fmean(group) for group in values],
+        [_end(min, group) for group in values],
+        [_end(max, group) for group in values],
+    )
 
 
-def _reach(curve: list[Point], target: float) -> Point | None:
-    """The first evaluation at or below the target."""
-    return next((point for point in curve if point.train_loss <= target), None)
+def _value(row: Any, measure: str) -> float:
+    value = row.get(measure)
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _step_seconds(runs: list[list[Row]]) -> float | None:
-    """Mean training time of a step, over all seeds."""
-    return _ratio(sum(run[-1]["seconds"] for run in runs), sum(run[-1]["step"] for run in runs))
+def _end(choose: Callable[[list[float]], float], group: list[float]) -> float:
+    return math.nan if any(map(math.isnan, group)) else choose(group)
 
 
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return a / b if a is not None and b else None
+# ---------------------------------------------------------------------------------- the target
+
+
+def target_loss(baseline: Sequence[Sequence[Row]]) -> float:
+    """The train loss at which the baseline ended, the mean of its seeds."""
+    return fmean(run[-1]["train_loss"] for run in baseline)
+
+
+def arrival(found: Curve, target: float) -> int | None:
+    """The first evaluation at which the mean is at or below the target."""
+    return next((place for place, mean in enumerate(found.mean) if mean <= target), None)
+
+
+class ToTarget(NamedTuple):
+    """Steps and training time to the target over the baseline's; None where there is no ratio."""
+
+    steps: float | None
+    time: float | None
+
+
+def to_target(
+    own: Curve, base: Curve, target: float, *, beside: Curve | None = None, whole: bool = False
+) -> ToTarget:
+    """What ``own`` needed to reach the target over what the baseline needed.
+
+    Steps are h / H and time is (t / b(h)) x (h / H), where t and h are the seconds and steps to
+    the target, b(h) the baseline's seconds for the same number of steps, and H the baseline's
+    steps to the target. b(h) was measured side by side with t, while t / b(H) would credit a
+    method that is done early with whatever slowed the machine down afterwards. On a steady
+    machine both are the same number.
+
+    ``beside``: the curve that b(h) is taken from, if not ``base``. ``whole``: a curve that does
+    not reach the target counts with its last evaluation, which gives lower bounds.
+    """
+    at, goal = arrival(own, target), arrival(base, target)
+    if at is None and whole:
+        at = len(own.steps) - 1
+    if at is None or goal is None or base.steps[goal] == 0:  # ended no lower than it began
+        return ToTarget(None, None)
+    steps, seconds = own.steps[at] / base.steps[goal], own.seconds[at]
+    other = beside or base
+    same = dict(zip(other.steps, other.seconds, strict=True)).get(own.steps[at])
+    if same:
+        return ToTarget(steps, seconds / same * steps)
+    whole_time = base.seconds[goal]
+    return ToTarget(steps, seconds / whole_time if whole_time else None)
+
+
+# ------------------------------------------------------------------------------ costs and ends
+
+
+def step_seconds(runs: Sequence[Sequence[Row]]) -> list[float]:
+    """Training time of a step in each seed's whole run; nothing for a run without steps."""
+    return [run[-1]["seconds"] / run[-1]["step"] for run in runs if run[-1]["step"]]
 
 
 def _final(runs: list[list[Row]]) -> Final:
-    last = [run[-1] for run in runs]
-    final = Final(
-        step=min(row["step"] for row in last),
-        seconds=_spread([row["seconds"] for row in last]),
-        train_loss=_spread([row["train_loss"] for row in last]),
-        train_max_loss=_spread([row["train_max_loss"] for row in last]),
-        test_loss=_spread([row["test_loss"] for row in last]),
-    )
-    measure = tested_by(last[0])
-    final[measure] = _spread([row[measure] for row in last])
-    return final
+    last: list[Any] = [run[-1] for run in runs]
+    measures = ("seconds", "train_loss", "train_max_loss", "test_loss", tested_by(last[0]))
+    spreads = {name: _spread([row[name] for row in last]) for name in measures}
+    return cast(Final, {"step": min(row["step"] for row in last), **spreads})
 
 
 def tested_by(measured: Row | Final) -> TestMeasure:

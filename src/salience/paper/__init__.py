@@ -1,1 +1,1 @@
-"""The reproduction of the paper: data readers, networks, figures, tables and claims."""
+"""The reproduction of the paper: its data, networks, figures and tables."""

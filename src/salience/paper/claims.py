@@ -1,4 +1,4 @@
-"""What the paper says, and whether it holds here: judged from the numbers, never assumed.
+"""What the paper says, and whether it holds here, judged from the numbers.
 
 Each claim is about one number per seed (or a correlation of samples) and a bound. It holds when
 the whole 95% interval is on the right side of the bound, it does not hold when the whole interval
@@ -7,24 +7,12 @@ is on the other side, and otherwise it cannot be told. One seed has no interval:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from salience.paper.measures import Arrival, Interval, correlation_interval, interval
 
-__all__ = [
-    "Claim",
-    "above",
-    "below",
-    "correlated",
-    "judge",
-    "no_worse",
-    "paragraph",
-    "same",
-    "sooner",
-]
-
-Side = Literal["below", "above"]
+__all__ = ["Claim", "above", "below", "correlated", "no_worse", "paragraph", "same", "sooner"]
 
 
 @dataclass(frozen=True)
@@ -54,40 +42,28 @@ class Claim:
     @property
     def sentence(self) -> str:
         """Statement, verdict, numbers."""
-        return (
-            f"{self.statement[:1].upper()}{self.statement[1:]}: {self.verdict} ({self.evidence})."
-        )
+        said = f"{self.statement[:1].upper()}{self.statement[1:]}"
+        return f"{said}: {self.verdict} ({self.evidence})."
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        shown = ("name", "statement", "holds", "verdict", "evidence", "n", "unit", "numbers")
-        return {key: getattr(self, key) for key in shown}
-
-
-def judge(found: Interval, side: Side, bound: float) -> bool | None:
-    """Whether the interval lies on that side of the bound: True, on the other: False, or None."""
-    low, high = found.mean - found.half, found.mean + found.half
-    if side == "above":
-        return True if low > bound else False if high <= bound else None
-    return True if high < bound else False if low >= bound else None
+        return {**asdict(self), "verdict": self.verdict}
 
 
 def below(
     name: str, statement: str, values: Sequence[float], bound: float, what: str, **more: Any
 ) -> Claim:
     """One value per seed, said to be below ``bound``."""
-    return _claim(
-        name, statement, values, judge(interval(values), "below", bound), what, bound, more
-    )
+    holds = _judge(interval(values), "below", bound)
+    return _claim(name, statement, values, holds, what, bound=bound, **more)
 
 
 def above(
     name: str, statement: str, values: Sequence[float], bound: float, what: str, **more: Any
 ) -> Claim:
     """One value per seed, said to be above ``bound``."""
-    return _claim(
-        name, statement, values, judge(interval(values), "above", bound), what, bound, more
-    )
+    holds = _judge(interval(values), "above", bound)
+    return _claim(name, statement, values, holds, what, bound=bound, **more)
 
 
 def no_worse(
@@ -96,22 +72,22 @@ def no_worse(
     """Ratios to the baseline, one per seed, said to be 1 or less.
 
     "The same" cannot be shown, only "not worse by more than ``margin``": that is what holds means.
-    It does not hold where the ratio is above 1 for certain, by however little.
+    It does not hold where the ratio is certainly above 1, by however little.
     """
     found = interval(ratios)
-    worse = judge(found, "above", 1.0)
-    holds = False if worse else judge(found, "below", 1 + margin) or None
-    return _claim(name, statement, ratios, holds, what, 1.0, {"margin": margin, **more})
+    worse = _judge(found, "above", 1.0)
+    holds = False if worse else _judge(found, "below", 1 + margin) or None
+    return _claim(name, statement, ratios, holds, what, bound=1.0, margin=margin, **more)
 
 
 def same(
     name: str, statement: str, ratios: Sequence[float], margin: float, what: str, **more: Any
 ) -> Claim:
-    """Ratios said to be 1: within ``margin`` either way for certain, or outside for certain."""
+    """Ratios said to be 1: certainly within ``margin`` either way, or certainly outside."""
     found = interval(ratios)
-    inside = judge(found, "above", 1 / (1 + margin)), judge(found, "below", 1 + margin)
+    inside = _judge(found, "above", 1 / (1 + margin)), _judge(found, "below", 1 + margin)
     holds = True if all(inside) else False if False in inside else None
-    return _claim(name, statement, ratios, holds, what, 1.0, {"margin": margin, **more})
+    return _claim(name, statement, ratios, holds, what, bound=1.0, margin=margin, **more)
 
 
 def sooner(
@@ -124,19 +100,20 @@ def sooner(
 ) -> Claim:
     """The target reached with less than the baseline needed; one arrival per seed.
 
-    A seed that never got there counts with its whole run, which is less than it would have
-    needed: that supports nothing. It refutes the claim where the final losses, given in
-    ``finals`` over the baseline's, are above the baseline's for certain.
+    A seed that did not reach it counts with its whole run, a lower bound, which supports nothing.
+    It refutes the claim where the final losses, given in ``finals`` over the baseline's, are
+    certainly above the baseline's.
     """
     ratios, reached = [a.ratio for a in arrivals], sum(a.reached for a in arrivals)
-    numbers = {"reached": reached, "final_loss_ratios": list(finals), **more}
     if reached == len(arrivals):
-        holds = judge(interval(ratios), "below", 1.0)
-        return _claim(name, statement, ratios, holds, what, 1.0, numbers)
-    holds = False if judge(interval(finals), "above", 1.0) else None
-    claim = _claim(name, statement, ratios, holds, what, 1.0, numbers)
-    short = f"reached by {reached} of {len(arrivals)}, final loss over uniform's "
-    return _with_evidence(claim, f"{claim.evidence}; {short}{_shown(interval(finals))}")
+        holds, short = _judge(interval(ratios), "below", 1.0), ""
+    else:
+        ends = interval(finals)
+        holds = False if _judge(ends, "above", 1.0) else None
+        short = f"; reached by {reached} of {len(arrivals)}, final loss over uniform's "
+        short += _shown(ends)
+    numbers = {"bound": 1.0, "reached": reached, "final_loss_ratios": list(finals), **more}
+    return _claim(name, statement, ratios, holds, what, short, **numbers)
 
 
 def correlated(name: str, statement: str, r: float, samples: int) -> Claim:
@@ -144,7 +121,7 @@ def correlated(name: str, statement: str, r: float, samples: int) -> Claim:
     found = correlation_interval(r, samples)
     evidence = f"rank correlation {r:.3f} over {samples:,} samples"
     numbers = {"spearman": r, "half_width_95": found.half, "samples": samples}
-    holds = judge(found, "above", 0.0)
+    holds = _judge(found, "above", 0.0)
     return Claim(name, statement, holds, evidence, samples, "sample", numbers)
 
 
@@ -158,37 +135,32 @@ def paragraph(begin: str, claims: Sequence[Claim]) -> str:
     return " ".join([begin, *(claim.sentence for claim in claims), counts])
 
 
+def _judge(found: Interval, side: Literal["below", "above"], bound: float) -> bool | None:
+    """Whether the interval is on that side of the bound: True, on the other: False, or None."""
+    low, high = found.mean - found.half, found.mean + found.half
+    if side == "above":
+        return True if low > bound else False if high <= bound else None
+    return True if high < bound else False if low >= bound else None
+
+
 def _claim(
     name: str,
     statement: str,
     values: Sequence[float],
     holds: bool | None,
     what: str,
-    bound: float,
-    more: Mapping[str, Any],
+    short: str = "",
+    **more: Any,
 ) -> Claim:
+    """``more``: further numbers, the paper's own (``paper``) among them."""
     found = interval(values)
-    numbers = {
-        "mean": found.mean,
-        "half_width_95": found.half,
-        "bound": bound,
-        "values": list(values),
-        **more,
-    }
-    evidence = f"{what} {_shown(found)}" + _papers(more)
-    return Claim(name, statement, holds, evidence, found.n, "seed", numbers)
-
-
-def _with_evidence(claim: Claim, evidence: str) -> Claim:
-    return Claim(**{**claim.__dict__, "evidence": evidence})
+    paper = f"; the paper: {more['paper']:.3g}" if "paper" in more else ""
+    numbers = {"mean": found.mean, "half_width_95": found.half, "values": list(values), **more}
+    evidence = f"{what} {_shown(found)}{paper}{short}"
+    return Claim(name, statement, holds, evidence, found.n, numbers=numbers)
 
 
 def _shown(found: Interval) -> str:
     if not math.isfinite(found.mean):
         return "is not known"
     return f"{found.mean:.3g}" + (f" ± {found.half:.2g}" if math.isfinite(found.half) else "")
-
-
-def _papers(more: Mapping[str, Any]) -> str:
-    """The paper's own number, where it gives one."""
-    return f"; the paper: {more['paper']:.3g}" if "paper" in more else ""

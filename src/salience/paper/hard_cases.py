@@ -31,12 +31,12 @@ def long_tail(images: Images, least: float = 0.01) -> Images:
         raise ArgumentError(f"least must be above 0 and at most 1; got {least}")
     generator = torch.Generator().manual_seed(SEED)
     classes = int(images.targets.max()) + 1
-    kept = []
+    chosen = []
     for each in range(classes):
         members = (images.targets == each).nonzero().flatten()
         size = max(1, round(len(members) * least ** (each / max(classes - 1, 1))))
-        kept.append(members[torch.randperm(len(members), generator=generator)[:size]])
-    order = torch.cat(kept).sort().values
+        chosen.append(members[torch.randperm(len(members), generator=generator)[:size]])
+    order = torch.cat(chosen).sort().values
     return Images(images.images[order], images.targets[order], images.scale)
 
 

@@ -1,6 +1,6 @@
-"""Numbers out of runs: averages that move, rank correlation, stages, and when a loss was reached.
+"""Statistics of runs: moving averages, rank correlation, intervals, and the way to the target.
 
-Pure functions of rows and lists, so that each can be checked by hand.
+Pure functions of rows and lists.
 """
 
 import math
@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from salience.compare.training import Row
+from salience.compare.run import Row
+from salience.compare.summary import arrival, curve, target_loss, to_target
 
 __all__ = [
     "Arrival",
@@ -40,17 +41,15 @@ class Trace(NamedTuple):
     observed: list[dict[str, Any]]
 
 
-# ---------------------------------------------------------------------------- averages that move
-
-
 def moving(values: Sequence[float], window: int) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of the ``window`` values around each one.
 
-    The window is centred and cut off at both ends, so nothing is made up and nothing is shifted.
+    The window is centred and cut off at both ends: no value is invented or shifted.
     """
     array, before, after = np.asarray(values, float), window // 2, (window + 1) // 2
     parts = [array[max(0, i - before) : i + after] for i in range(len(array))]
-    return [float(part.mean()) for part in parts], [_std(part) for part in parts]
+    std = [float(part.std(ddof=1)) if len(part) > 1 else 0.0 for part in parts]
+    return [float(part.mean()) for part in parts], std
 
 
 def mean_and_range(
@@ -61,15 +60,8 @@ def mean_and_range(
     return [fmean(p) for p in points], [min(p) for p in points], [max(p) for p in points]
 
 
-def _std(values: NDArray[np.float64]) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
-
-
-# ------------------------------------------------------------------------------ rank correlation
-
-
 def ranks(values: Sequence[float]) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share the mean of the ranks they take up together."""
+    """Ranks from 1; equal values share the mean of their ranks."""
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     last = counts.cumsum()
     shared: NDArray[np.float64] = (last - (counts - 1) / 2)[place]
@@ -81,9 +73,6 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     a, b = (r - r.mean() for r in (ranks(x), ranks(y)))
     size = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / size if size else math.nan
-
-
-# ------------------------------------------------------------------------- numbers with evidence
 
 
 class Interval(NamedTuple):
@@ -115,11 +104,8 @@ def correlation_interval(r: float, n: int) -> Interval:
     return Interval(r, max(r - math.tanh(z - half), math.tanh(z + half) - r), n)
 
 
-# ------------------------------------------------------------------------------- along a run
-
-
 def nearest(steps: Sequence[int], wanted: float) -> int:
-    """The position in ``steps`` closest to ``wanted``: an evaluation for a stage of training."""
+    """The position in ``steps`` closest to ``wanted``: the evaluation for a stage of training."""
     return min(range(len(steps)), key=lambda i: abs(steps[i] - wanted))
 
 
@@ -133,7 +119,7 @@ def until(trace: Trace, share: float) -> Trace:
 class Arrival(NamedTuple):
     """What a run needed to reach the target, over what the baseline needed.
 
-    Where it was not ``reached``, the ratio is that of the whole run: at least that much.
+    Where it was not ``reached``, the ratio is that of the whole run: a lower bound.
     """
 
     ratio: float
@@ -141,39 +127,20 @@ class Arrival(NamedTuple):
 
 
 def arrivals(
-    own: Sequence[Trace], base: Sequence[Trace], measure: Literal["step", "seconds"]
+    own: Sequence[Trace], base: Sequence[Trace], measure: Literal["steps", "time"]
 ) -> list[Arrival]:
-    """For each seed: steps or seconds to the train loss at which the baseline's mean ended.
+    """For each seed: steps or time to the train loss at which the baseline's mean ended.
 
-    The baseline's own effort is that of the mean of its seeds. Seconds are those of the same seed
-    beside it: (t / b(h)) (h / H), where t and h are what the run needed, b(h) the baseline's
-    seconds for as many steps, and H the baseline's steps to the target. So a machine that slows
-    down later on favours nobody.
+    The baseline's steps are those of the mean of its seeds; seconds are compared with the
+    baseline's run of the same seed, which was trained side by side.
     """
-    target = fmean(trace.rows[-1]["train_loss"] for trace in base)
-    whole = _steps_of_mean(base, target)
-    beside = {trace.rows[0]["seed"]: trace.rows for trace in base}
-    return [_arrival(t.rows, beside[t.rows[0]["seed"]], target, whole, measure) for t in own]
-
-
-def _steps_of_mean(base: Sequence[Trace], target: float) -> int:
-    """The first step at which the mean over seeds is at the target; the last one always is."""
-    for rows in zip(*(trace.rows for trace in base), strict=True):
-        step = int(rows[0]["step"])
-        if fmean(row["train_loss"] for row in rows) <= target:
-            break
-    return step
-
-
-def _arrival(
-    rows: list[Row], beside: list[Row], target: float, whole: int, measure: str
-) -> Arrival:
-    found = next((row for row in rows if row["train_loss"] <= target), None)
-    at = rows[-1] if found is None else found
-    if whole == 0:  # the baseline ended no lower than it began: there is nothing to reach
-        return Arrival(math.nan, reached=False)
-    ratio = at["step"] / whole
-    if measure == "seconds" and at["step"]:
-        seconds = next((row["seconds"] for row in beside if row["step"] == at["step"]), 0.0)
-        ratio *= at["seconds"] / seconds if seconds else math.nan
-    return Arrival(ratio, found is not None)
+    rows = [trace.rows for trace in base]
+    target, mean = target_loss(rows), curve(rows)
+    beside = {each[0]["seed"]: curve([each]) for each in rows}
+    found = []
+    for trace in own:
+        seed, each = trace.rows[0]["seed"], curve([trace.rows])
+        ratio = getattr(to_target(each, mean, target, beside=beside[seed], whole=True), measure)
+        reached = ratio is not None and arrival(each, target) is not None
+        found.append(Arrival(math.nan if ratio is None else ratio, reached))
+    return found

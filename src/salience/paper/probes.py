@@ -1,11 +1,10 @@
-"""Measurements at checkpoints: functions of a run that leave it as it was, and give plain values.
+"""Measurements at evaluations: functions of a run that do not change it and return plain values.
 
-Each is made of plain values itself, so that a plan that holds it can be sent to a process.
+They can be pickled, so that a plan with one can be sent to a process.
 """
 
 import math
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from salience import functional
-from salience.compare.plan import Observer
-from salience.compare.training import MEASURED, Run, Task
+from salience.compare.run import MEASURED, Run
+from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.scores import NEED_MODEL, GradientNorm, Loss, Score
 from salience.scores.model import scoring
@@ -22,10 +21,8 @@ from salience.smoothing import make_smoothing
 
 __all__ = [
     "GradientVariance",
-    "LossAndNorm",
-    "Together",
-    "Tracking",
-    "WholeTest",
+    "TrackingAndTest",
+    "loss_and_norm",
     "pooled_variance",
     "step_variance",
 ]
@@ -34,62 +31,46 @@ CHUNK = 128  # examples that are measured at a time
 
 
 @dataclass(frozen=True)
-class Together:
-    """Several measurements as one."""
+class TrackingAndTest:
+    """How well the score followed the loss of the last steps: the coefficient a.
 
-    parts: tuple[Observer, ...]
-
-    def __call__(self, run: Run) -> dict[str, Any]:
-        return reduce(lambda found, part: {**found, **part(run)}, self.parts, dict[str, Any]())
-
-
-@dataclass(frozen=True)
-class Tracking:
-    """The coefficient a of the last steps: how well the score followed the loss of the step."""
-
-    def __call__(self, run: Run) -> dict[str, Any]:
-        return {"tracking": run.loader.metrics()["tracking"]}
-
-
-@dataclass(frozen=True)
-class WholeTest:
-    """Mean loss and share of errors over the whole test set, at the steps ``at``."""
+    At the steps ``at`` also the error (or perplexity) over the whole test set.
+    """
 
     at: tuple[int, ...]
 
     def __call__(self, run: Run) -> dict[str, Any]:
-        if run.step not in self.at:
-            return {}
-        task = run.task
-        losses, wrong = [], []
-        with scoring(run.model, "eval"):
-            for x, y in DataLoader(task.test, CHUNK, collate_fn=task.collate):
-                output = run.model(x)
-                losses.append(task.loss(output, y).double())
-                wrong += [] if task.wrong is None else [task.wrong(output, y).double()]
-        loss = float(torch.cat(losses).mean())
-        if not wrong:
-            return {"test_perplexity": math.exp(min(loss, 700.0))}
+        found = {"tracking": run.loader.metrics()["tracking"]}
+        return {**found, **_tested(run)} if run.step in self.at else found
+
+
+def _tested(run: Run) -> dict[str, Any]:
+    task = run.task
+    losses, wrong = [], []
+    with scoring(run.model, "eval"):
+        for x, y in DataLoader(task.test, CHUNK, collate_fn=task.collate):
+            output = run.model(x)
+            losses.append(task.loss(output, y).double())
+            wrong += [] if task.wrong is None else [task.wrong(output, y).double()]
+    if wrong:
         return {"test_error": float(torch.cat(wrong).mean())}
+    return {"test_perplexity": math.exp(min(float(torch.cat(losses).mean()), 700.0))}
 
 
-@dataclass(frozen=True)
-class LossAndNorm:
+def loss_and_norm(run: Run) -> dict[str, Any]:
     """Loss and exact gradient norm of one mini-batch, drawn at random for each step.
 
     Norms are divided by their mean in the mini-batch, because their size changes with the weights.
     """
-
-    def __call__(self, run: Run) -> dict[str, Any]:
-        task = run.task
-        generator = torch.Generator().manual_seed(MEASURED + run.seed * 1_000_003 + run.step)
-        indices = _some_of(task, task.batch_size, generator)
-        batch = _read(task, indices)
-        losses = Loss(run.model, task.losses).score(indices, batch)
-        norms = GradientNorm(run.model, task.losses).score(indices, batch)
-        mean = norms.mean()
-        scaled = norms / mean if mean > 0 else norms
-        return {"losses": losses.tolist(), "norms": scaled.tolist()}
+    task = run.task
+    generator = torch.Generator().manual_seed(MEASURED + run.seed * 1_000_003 + run.step)
+    indices = _some_of(task, task.batch_size, generator)
+    batch = _read(task, indices)
+    losses = Loss(run.model, task.losses).score(indices, batch)
+    norms = GradientNorm(run.model, task.losses).score(indices, batch)
+    mean = norms.mean()
+    scaled = norms / mean if mean > 0 else norms
+    return {"losses": losses.tolist(), "norms": scaled.tolist()}
 
 
 # ---------------------------------------------------------------------- variance of the gradient
@@ -99,9 +80,9 @@ class LossAndNorm:
 class GradientVariance:
     """The variance of the method's step on the same ``size`` examples, at the steps ``at``.
 
-    All ratios are over uniform sampling at the same weights of the model. ``variance_ratio``:
-    draws from all the examples. ``pooled_ratio``: what training does, draws from pools that
-    were drawn uniformly before (for k = 1, where it has a closed form).
+    Ratios are over uniform sampling with the same weights of the model. ``variance_ratio``: draws
+    from all the examples. ``pooled_ratio``: draws from pools that are drawn uniformly first, as
+    in training (for k = 1, where it has a closed form).
     """
 
     at: tuple[int, ...]
@@ -111,7 +92,8 @@ class GradientVariance:
         if run.step not in self.at:
             return {}
         indices = _some_of(run.task, self.size, torch.Generator().manual_seed(MEASURED))
-        return _variances(run, indices, _squared_norms(run, indices), _importance(run, indices))
+        norms = _in_parts(run.task, GradientNorm(run.model, run.task.losses), indices)
+        return _variances(run, indices, norms**2, _importance(run, indices))
 
 
 def _variances(run: Run, indices: Tensor, squares: Tensor, q: Tensor) -> dict[str, Any]:
@@ -152,10 +134,6 @@ def pooled_variance(squares: Tensor, q: Tensor, mean_square: float, batch: int, 
     return spread / pool + (within - mean_square - spread / pool) / batch
 
 
-def _squared_norms(run: Run, indices: Tensor) -> Tensor:
-    return _in_parts(run.task, GradientNorm(run.model, run.task.losses), indices) ** 2
-
-
 def _in_parts(task: Task, score: Score, indices: Tensor) -> Tensor:
     """Scores float64, a chunk of examples at a time."""
     parts = [score.score(part, _read(task, part)) for part in torch.split(indices, CHUNK)]
@@ -163,7 +141,7 @@ def _in_parts(task: Task, score: Score, indices: Tensor) -> Tensor:
 
 
 def _mean_square(run: Run, indices: Tensor, shares: Tensor) -> float:
-    """|sum_i share_i g_i|^2 by backward passes over weighted losses; no gradient is kept."""
+    """|sum_i share_i g_i|^2 by backward passes over weighted losses; ``grad`` stays None."""
     parameters = [p for p in run.model.parameters() if p.requires_grad]
     total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     with scoring(run.model, "eval"), torch.enable_grad():
@@ -175,7 +153,7 @@ def _mean_square(run: Run, indices: Tensor, shares: Tensor) -> float:
 
 
 def _importance(run: Run, indices: Tensor) -> Tensor:
-    """q_i = s_i + c of the run's own score and smoothing; ones for uniform sampling."""
+    """q_i = s_i + c of the run's score and smoothing; ones for uniform sampling."""
     options = run.method.options
     if options.get("score") == "uniform":
         return torch.ones(len(indices), dtype=torch.float64)
@@ -199,9 +177,6 @@ def _pool(run: Run) -> int | None:
 
 def _over(a: float, b: float) -> float:
     return a / b if b > 0 else math.nan
-
-
-# ---------------------------------------------------------------------------------- examples
 
 
 def _some_of(task: Task, count: int, generator: torch.Generator) -> Tensor:

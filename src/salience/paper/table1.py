@@ -5,21 +5,21 @@ from typing import Any
 
 from salience.compare.charts import Chart, Panel, Table
 from salience.compare.summary import tested_by
-from salience.paper.analyses import (
+from salience.paper.analysis import (
     EPOCH,
     NAMES,
     Analysis,
     Material,
     Runs,
+    line_with_std,
     paired,
     same_or_better,
-    with_std,
 )
 from salience.paper.claims import Claim, below
 from salience.paper.measures import Trace, nearest
 from salience.paper.tasks import STEPS
 
-__all__ = ["COLUMNS", "METHODS", "PAPER", "stage_steps", "table1"]
+__all__ = ["COLUMNS", "PAPER", "markdown", "stage_steps", "table1"]
 
 COLUMNS = ["task", "epoch", "step", "method", "mean", "std", "n", "paper mean", "paper std"]
 METHODS = ("uniform", "loss k=1", "loss k=0.5", "approx k=1", "approx k=0.5")
@@ -86,11 +86,13 @@ def _table_panel(task: str, rows: list[list[Any]]) -> Panel:
     y = "validation perplexity" if task == "ptb" else "test error, %"
     lines = []
     for label in METHODS:
-        own = [row for row in rows if row[3] == label]
-        x = [float(row[1]) for row in own]
-        lines.append(with_std(label, x, [r[4] for r in own], [r[5] or 0.0 for r in own]))
-        theirs = with_std(f"{label} (paper)", x, [r[7] for r in own], [r[8] for r in own], label)
-        lines.append(theirs)
+        _, x, _, _, ours, std, _, paper, around = zip(
+            *(r for r in rows if r[3] == label), strict=True
+        )
+        epochs = [float(epoch) for epoch in x]
+        lines.append(line_with_std(label, epochs, list(ours), [s or 0.0 for s in std]))
+        theirs = (list(paper), list(around))
+        lines.append(line_with_std(f"{label} (paper)", epochs, *theirs, like=label))
     return Panel(NAMES[task], "epochs of the paper's schedule", y, lines)
 
 
@@ -115,3 +117,22 @@ def _early_help(task: str, runs: Runs) -> Claim:
     said = f"early on {NAMES[task]}, loss k=0.5 has a lower test error than uniform"
     what, paper = "test error over uniform's", theirs[2][0] / theirs[0][0]
     return below(f"{task}: the bias helps early", said, ratios, 1.0, what, paper=paper)
+
+
+def markdown(table: Table, text: str) -> str:
+    """The table as the paper lays it out, each cell ours and the paper's, and the outcome."""
+    head = ["", "epoch", "step", *METHODS]
+    lines = [head, ["---"] * len(head)]
+    for start in range(0, len(table.rows), len(METHODS)):
+        group = table.rows[start : start + len(METHODS)]
+        lines.append([*map(str, group[0][:3]), *(_cell(*row[4:]) for row in group)])
+    below = (
+        "Mean ± standard deviation; in brackets the paper's. Errors in percent, perplexity for ptb."
+    )
+    rows = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([*rows, "", below, "", text, ""])
+
+
+def _cell(mean: float, std: float | None, n: int, paper: float, around: float) -> str:  # noqa: ARG001
+    ours = f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+    return f"{ours} ({paper:g} ± {around:g})"

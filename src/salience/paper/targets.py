@@ -9,24 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from salience.compare.plan import Observer
-from salience.paper.analyses import (
-    NAMES,
-    Analysis,
-    Material,
-    gnorm_vs_loss,
-    largest_loss,
-    speed,
-    tracking,
-    variance,
-)
+from salience.paper.analysis import NAMES, Analysis, Material
+from salience.paper.figure1 import largest_loss, variance
+from salience.paper.figures2_3 import speed
+from salience.paper.figures4_5 import gnorm_vs_loss, tracking
 from salience.paper.measures import nearest
-from salience.paper.probes import (
-    GradientVariance,
-    LossAndNorm,
-    Together,
-    Tracking,
-    WholeTest,
-)
+from salience.paper.probes import GradientVariance, TrackingAndTest, loss_and_norm
 from salience.paper.table1 import stage_steps, table1
 from salience.paper.tasks import PROBE, STEPS
 
@@ -41,35 +29,34 @@ def _paper(score: str, k: float, smoothing: str = "adaptive") -> str:
     return f"{score}:k={k:g}:presample=2:draw=multinomial:smoothing={smoothing}"
 
 
-def _nothing(steps: Sequence[int], task: str) -> Observer | None:  # noqa: ARG001
-    return None
+Observe = Callable[[Sequence[int]], Observer | None]
+"""Makes the observer of a study from the steps of its evaluations."""
 
 
-def _variances(steps: Sequence[int], task: str) -> Observer:  # noqa: ARG001
-    """At evenly spaced evaluations, not before the first step."""
+def _variances(steps: Sequence[int]) -> Observer:
+    """At evenly spaced evaluations after the first."""
     count = min(VARIANCES, len(steps) - 1)
     places = [(i + 1) * (len(steps) - 1) // count for i in range(count)]
     return GradientVariance(tuple(steps[place] for place in places))
 
 
-def _stages(steps: Sequence[int], task: str) -> Observer:
+def _stages(task: str) -> Observe:
     """How well scores track at every evaluation, the whole test set at the table's stages."""
-    at = (steps[nearest(steps, wanted)] for wanted in stage_steps(task, steps[-1]))
-    return Together((Tracking(), WholeTest(tuple(at))))
 
+    def observe(steps: Sequence[int]) -> Observer:
+        wanted = stage_steps(task, steps[-1])
+        return TrackingAndTest(tuple(steps[nearest(steps, step)] for step in wanted))
 
-def _samples(steps: Sequence[int], task: str) -> Observer:  # noqa: ARG001
-    return LossAndNorm()
+    return observe
 
 
 @dataclass(frozen=True)
 class Study:
     """Runs on one task. ``methods``: a label for figures, and the spec for ``make_method``.
 
-    ``steps``, ``evaluations`` and ``seeds`` are the paper's; ``observe`` makes the observer from
-    the steps of the evaluations. A smaller scale shortens the training, down to ``least``
-    evaluations as far apart as in the paper and from there on closer together; with ``scaled``
-    "evaluations" it only leaves out evaluations.
+    ``steps``, ``evaluations`` and ``seeds`` are the paper's. A smaller scale shortens the
+    training and leaves out evaluations, down to ``least`` of them; with ``scaled`` "evaluations"
+    it only leaves out evaluations.
     """
 
     name: str
@@ -80,7 +67,7 @@ class Study:
     seeds: int
     probe: int | None = PROBE
     least: int = 20
-    observe: Callable[[Sequence[int], str], Observer | None] = _nothing
+    observe: Observe = lambda _: None
     scaled: Literal["steps", "evaluations"] = "steps"
 
 
@@ -103,12 +90,19 @@ _FIVE_PTB = {
     label: spec.replace("=adaptive", "=0.5")  # the constant that the paper chose
     for label, spec in _FIVE.items()
 }
-# Every 300 iterations all 60,000 examples, for a maximum is over all of them or it is none.
 _MNIST = Study(
-    "mnist", "mnist", _FIVE, STEPS["mnist"], 20, 10, probe=None, least=4, observe=_stages
+    "mnist",
+    "mnist",
+    _FIVE,
+    STEPS["mnist"],
+    evaluations=20,  # every 300 iterations
+    seeds=10,
+    probe=None,  # a maximum is over all 60,000 examples
+    least=4,
+    observe=_stages("mnist"),
 )
-_CIFAR10 = Study("cifar10", "cifar10", _FIVE, STEPS["cifar10"], 100, 3, observe=_stages)
-_PTB = Study("ptb", "ptb", _FIVE_PTB, STEPS["ptb"], 100, 3, observe=_stages)
+_CIFAR10 = Study("cifar10", "cifar10", _FIVE, STEPS["cifar10"], 100, 3, observe=_stages("cifar10"))
+_PTB = Study("ptb", "ptb", _FIVE_PTB, STEPS["ptb"], 100, 3, observe=_stages("ptb"))
 
 
 def _some(study: Study, **labels: str) -> Study:
@@ -128,7 +122,7 @@ _FIG1A = Study(
     STEPS["mnist"],
     evaluations=120,
     seeds=10,
-    probe=1000,  # looked at often, so that a moving average means something
+    probe=1000,  # evaluated often, for a moving average
     observe=_variances,
 )
 _FIG1B = replace(
@@ -143,9 +137,9 @@ _PAIRS = tuple(
         steps=SAMPLES // 128,  # the first samples of the training, as in the paper
         evaluations=SAMPLES // 128,
         seeds=1,
-        probe=256,  # its rows are of no interest
+        probe=256,  # its rows are not used
         least=4,
-        observe=_samples,
+        observe=lambda _: loss_and_norm,
         scaled="evaluations",  # losses of an untrained network have hardly any order
     )
     for task in NAMES

@@ -1,114 +1,73 @@
-"""The built-in tasks, and the user's own from ``path/to/file.py:make_task``."""
+"""The paper's tasks, and hard cases made from its data."""
 
-import importlib.util
-import math
-import sys
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from salience.compare.demo import adam, digits_task, wrong
-from salience.compare.training import Schedule, Task, constant
+from salience.compare.task import Task, adam, cross_entropy, stepped, wrong
 from salience.errors import ArgumentError
 from salience.paper.data.cifar10 import cifar10, cifar10_augmented
 from salience.paper.data.images import Images
 from salience.paper.data.mnist import mnist
 from salience.paper.data.ptb import Words, penn_treebank
 from salience.paper.hard_cases import long_tail, rarest_third, wrong_labels
-from salience.paper.networks import cifar10_network, mnist_network, ptb_network
+from salience.paper.networks import Size, cifar10_network, mnist_network, ptb_network
 
-__all__ = ["SCHEDULES", "STEPS", "TASK_NAMES", "Size", "make_task"]
+__all__ = ["PROBE", "STEPS", "TASK_NAMES", "make_task"]
 
-Size = Literal["small", "paper"]
-
-TASK_NAMES = (
-    *("digits", "mnist", "cifar10", "ptb"),
-    *("cifar10-plain", "mnist-wrong-labels", "mnist-random-labels", "mnist-long-tail"),
-)
-# Iterations in the paper; the digits are ours.
-STEPS = {"digits": 1600, "mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
-PROBE = 10_000  # examples of each set that an evaluation looks at
-
-
-def stepped(done: float) -> float:
-    """A tenth of the learning rate for the last three tenths, as the paper did for CIFAR-10."""
-    return 1.0 if done < 0.7 else 0.1
-
-
-def cosine(done: float) -> float:
-    """From the full learning rate to none along half a cosine."""
-    return 0.5 * (1 + math.cos(math.pi * done))
-
-
-SCHEDULES: dict[str, Schedule] = {"constant": constant, "stepped": stepped, "cosine": cosine}
+# Iterations in the paper.
+STEPS = {"mnist": 6000, "cifar10": 50_000, "ptb": 100_000}
+PROBE = 10_000  # examples of each set in an evaluation
 
 
 def make_task(
-    name: str,
-    *,
-    size: Size = "small",
-    data_dir: Path | None = None,
-    schedule: str | None = None,
-    probe: int | None = PROBE,
+    name: str, *, size: Size = "small", data_dir: Path | None = None, probe: int | None = PROBE
 ) -> Task:
-    """A built-in task by name, or the user's own by file and function.
-
-    ``schedule`` None is the paper's: stepped for CIFAR-10, constant for the others.
-    """
-    if schedule is not None and schedule not in SCHEDULES:
-        raise ArgumentError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
-    if size not in ("small", "paper"):
-        raise ArgumentError(f"model must be small or paper; got {size!r}")
-    if ":" in name:
-        task = _own_task(name)
-    elif name in TASK_NAMES:
-        task = _BUILDERS[name](size, data_dir)
-    else:
-        raise ArgumentError(
-            f"task must be one of {', '.join(TASK_NAMES)} or path/to/file.py:make_task; "
-            f"got {name!r}"
-        )
-    chosen = task.schedule if schedule is None else SCHEDULES[schedule]
-    return replaced(task, schedule=chosen, probe=probe if task.probe is None else task.probe)
-
-
-def replaced(task: Task, **changes: Any) -> Task:
-    """The same task with some fields changed."""
-    return Task(**{**task.__dict__, **changes})
+    """A task of the paper, or one of the hard cases made from its data."""
+    if name not in _BUILDERS:
+        raise ArgumentError(f"task must be one of {', '.join(TASK_NAMES)}; got {name!r}")
+    return replace(_BUILDERS[name](size, data_dir), probe=probe)
 
 
 def _mnist(size: Size, data_dir: Path | None) -> Task:
-    train, test = mnist(True, data_dir), mnist(False, data_dir)
-    return _image_task("mnist", train, test, train, partial(mnist_network, size))
+    return _changed_mnist("mnist", lambda train: train, size, data_dir)
 
 
 def _mnist_wrong_labels(size: Size, data_dir: Path | None) -> Task:
-    train, test = wrong_labels(mnist(True, data_dir)), mnist(False, data_dir)
-    return _image_task("mnist-wrong-labels", train, test, train, partial(mnist_network, size))
+    return _changed_mnist("mnist-wrong-labels", wrong_labels, size, data_dir)
 
 
 def _mnist_random_labels(size: Size, data_dir: Path | None) -> Task:
-    train, test = wrong_labels(mnist(True, data_dir), share=1.0), mnist(False, data_dir)
-    return _image_task("mnist-random-labels", train, test, train, partial(mnist_network, size))
+    change = partial(wrong_labels, share=1.0)
+    return _changed_mnist("mnist-random-labels", change, size, data_dir)
 
 
 def _mnist_long_tail(size: Size, data_dir: Path | None) -> Task:
-    train, test = long_tail(mnist(True, data_dir)), mnist(False, data_dir)
-    task = _image_task("mnist-long-tail", train, test, train, partial(mnist_network, size))
-    return replaced(task, rare=partial(torch.isin, test_elements=rarest_third(train.targets)))
+    task = _changed_mnist("mnist-long-tail", long_tail, size, data_dir)
+    rare = rarest_third(task.train.targets)  # type: ignore[attr-defined]
+    return replace(task, rare=partial(torch.isin, test_elements=rare))
+
+
+def _changed_mnist(
+    name: str, change: Callable[[Images], Images], size: Size, data_dir: Path | None
+) -> Task:
+    train, test = change(mnist(True, data_dir)), mnist(False, data_dir)
+    return _image_task(name, train, test, train, partial(mnist_network, size))
 
 
 def _cifar10(size: Size, data_dir: Path | None) -> Task:
     train, test = cifar10_augmented(data_dir), cifar10(False, data_dir)
     task = _image_task("cifar10", train, test, train.original, partial(cifar10_network, size))
-    return replaced(task, schedule=stepped)
+    return replace(task, schedule=stepped)
 
 
 def _cifar10_plain(size: Size, data_dir: Path | None) -> Task:
-    """The 50,000 images as they are and no dropout: what a small network can fit."""
+    """The 50,000 images without augmentation and dropout: what a small network can fit."""
     train, test = cifar10(True, data_dir), cifar10(False, data_dir)
     network = partial(cifar10_network, size, dropout=False)
     return _image_task("cifar10-plain", train, test, train, network)
@@ -116,28 +75,12 @@ def _cifar10_plain(size: Size, data_dir: Path | None) -> Task:
 
 def _ptb(size: Size, data_dir: Path | None) -> Task:
     train, valid = penn_treebank("train", data_dir), penn_treebank("valid", data_dir)
-    return Task(
-        name="ptb",
-        train=train,
-        test=valid,
-        model=partial(ptb_network, size),
-        optimizer=adam,
-        loss=_cross_entropy,
-        wrong=None,
-        batch_size=128,
-        collate=train.collate,
-        show=partial(_sentence, train),
+    return _task(
+        "ptb", train, valid, partial(ptb_network, size), wrong=None, show=partial(_sentence, train)
     )
 
 
-def _digits(size: Size, data_dir: Path | None) -> Task:  # noqa: ARG001
-    task = digits_task()
-    images = task.train.tensors[0]  # type: ignore[attr-defined]
-    return replaced(task, show=partial(_scaled, images))
-
-
 _BUILDERS = {
-    "digits": _digits,
     "mnist": _mnist,
     "cifar10": _cifar10,
     "ptb": _ptb,
@@ -146,60 +89,34 @@ _BUILDERS = {
     "mnist-random-labels": _mnist_random_labels,
     "mnist-long-tail": _mnist_long_tail,
 }
+TASK_NAMES = tuple(_BUILDERS)
 
 
 def _image_task(name: str, train: Any, test: Images, pictures: Images, network: Any) -> Task:
+    return _task(name, train, test, network, wrong=wrong, show=partial(_picture, pictures.images))
+
+
+def _task(name: str, train: Any, test: Any, network: Any, **more: Any) -> Task:
+    """What the tasks of the paper have in common."""
     return Task(
         name=name,
         train=train,
         test=test,
         model=network,
         optimizer=adam,
-        loss=_cross_entropy,
-        wrong=wrong,
+        loss=cross_entropy,
         batch_size=128,
-        collate=test.collate,
-        show=partial(_picture, pictures.images),
+        collate=train.collate,
+        **more,
     )
 
 
-def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(output, target, reduction="none")
-
-
 def _picture(images: Tensor, index: int) -> Tensor:
-    """An image of bytes as [C, H, W] in 0 .. 1; copies of it share the original's."""
+    """The image (bytes) as [C, H, W] in 0 .. 1; augmented copies show the original."""
     return images[index % len(images)].float() / 255
-
-
-def _scaled(images: Tensor, index: int) -> Tensor:
-    image = images[index]
-    return (image - image.min()) / (image.max() - image.min()).clamp(min=1e-6)
 
 
 def _sentence(words: Words, index: int) -> str:
     context, target = words[index]
     before = [words.vocabulary[int(i)] for i in context if int(i)]
     return f"{' '.join(before)} [{words.vocabulary[int(target)]}]".strip()
-
-
-def _own_task(spec: str) -> Task:
-    """``path/to/file.py:make_task``: the Task that the function returns."""
-    path, _, name = spec.rpartition(":")
-    if not Path(path).is_file():
-        raise ArgumentError(f"there is no file {path}: write path/to/file.py:make_task")
-    module_spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module
-    module_spec.loader.exec_module(module)
-    make = getattr(module, name, None)
-    if not callable(make):
-        raise ArgumentError(f"{path} has no function {name!r}: name the one that returns a Task")
-    task = make()
-    if not isinstance(task, Task):
-        raise ArgumentError(
-            f"{spec} returned {type(task).__name__}: it must return a salience.compare.Task"
-        )
-    return task

@@ -9,9 +9,7 @@ from salience.scores import Score
 from salience.scores.checks import check_scores
 from salience.smoothing import Smoothing
 
-__all__ = ["all_scores", "distribution", "known_scores"]
-
-CHUNK = 65536  # examples scored at a time when the whole dataset is
+__all__ = ["distribution", "known_scores", "mean_of_known"]
 
 
 def known_scores(score: Score, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,13 +21,6 @@ def known_scores(score: Score, indices: Tensor) -> tuple[Tensor, Tensor]:
     if unknown.any():
         values[unknown] = 0.0
     return torch.from_numpy(values), torch.from_numpy(unknown)
-
-
-def all_scores(score: Score, n: int) -> tuple[Tensor, Tensor]:
-    """``known_scores`` of all ``n`` examples."""
-    parts = torch.split(torch.arange(n, device="cpu"), CHUNK)
-    scores, unknown = zip(*(known_scores(score, part) for part in parts), strict=True)
-    return torch.cat(scores), torch.cat(unknown)
 
 
 def distribution(scores: Tensor, smoothing: Smoothing, most: float | None = None) -> Tensor:

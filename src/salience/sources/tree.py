@@ -35,15 +35,15 @@ class SumTree:
         self._levels = [[np.zeros(size) for _ in range(columns)] for size in padded]
 
     def column(self, c: int) -> Floats:
-        """All values of column ``c``: a view to read, not to write."""
+        """All values of column ``c``: a view. After writing to it, call ``sum_up``."""
         return self._levels[0][c][: self.n]
 
-    def fill(self, c: int, values: Floats | float) -> None:
-        """Set all values of column ``c``."""
-        self.column(c)[:] = values
+    def sum_up(self) -> None:
+        """Add everything up anew, after values were written into ``column``."""
         for below, level in zip(self._levels, self._levels[1:], strict=False):
-            sums = below[c].reshape(-1, FAN).sum(axis=1)
-            level[c][: len(sums)] = sums
+            for values, sums in zip(below, level, strict=True):
+                blocks = values.reshape(-1, FAN)
+                np.add.reduce(blocks, axis=1, out=sums[: len(blocks)])
 
     def put(self, c: int, indices: Ints, values: Floats | float) -> None:
         """Set some values of column ``c``; of repeated indices the last one counts."""

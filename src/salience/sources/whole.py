@@ -1,5 +1,6 @@
 """Draws from the whole dataset through a sum tree, in time that hardly grows with its size."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -12,12 +13,13 @@ from salience.functional import Scheme
 from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.queue import Queue
-from salience.sources.scoring import all_scores, known_scores
+from salience.sources.scoring import known_scores
 from salience.sources.tree import SumTree
 
 __all__ = ["WholeDataset"]
 
 AHEAD = 32  # batches that one systematic draw is split across
+CHUNK = 65536  # examples scored at a time when the whole dataset is
 PART = 8  # of a pass: such a draw is at most one in so many
 
 _SCORE, _UNKNOWN = 0, 1  # columns of the tree
@@ -53,7 +55,7 @@ class WholeDataset:
         self._queue = Queue()
         self._unknown = float(n)
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
-        self._fill(*all_scores(score, n))
+        self._fill(lambda part: known_scores(score, part))
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return len(self._queue) >= n
@@ -103,11 +105,16 @@ class WholeDataset:
             self._unknown = self._tree.total((0.0, 1.0))
         self._tree.put(_SCORE, indices.numpy(), scores.numpy())
 
-    def _fill(self, scores: Tensor, unknown: Tensor) -> None:
-        self._tree.fill(_SCORE, scores.numpy())
-        self._tree.fill(_UNKNOWN, unknown.numpy().astype(np.float64))
-        self._unknown = float(unknown.sum())
-        self._initial = max(self._initial, float(scores.max()))
+    def _fill(self, ask: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        """Set all scores, a part at a time: no further copy of them all is made."""
+        for start in range(0, self._tree.n, CHUNK):
+            stop = min(start + CHUNK, self._tree.n)
+            scores, unknown = ask(torch.arange(start, stop, device="cpu"))
+            self._tree.column(_SCORE)[start:stop] = scores.numpy()
+            self._tree.column(_UNKNOWN)[start:stop] = unknown.numpy()
+            self._initial = max(self._initial, float(scores.max()))
+        self._tree.sum_up()
+        self._unknown = self._tree.total((0.0, 1.0))
 
     def new_epoch(self) -> None:
         pass
@@ -125,9 +132,10 @@ class WholeDataset:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        scores = state["scores"].clone()
-        unknown = scores.isnan()
+        saved = state["scores"]
+        if saved.shape != (self._tree.n,):
+            raise ValueError(f"scores of shape {list(saved.shape)} for {self._tree.n} examples")
         self._initial = float(state["initial"])
         self._changed = [indices.clone() for indices in state["changed"]]
-        self._fill(scores.masked_fill_(unknown, 0.0), unknown)
+        self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
         self._queue.load_state_dict(state["queue"])

@@ -1,1 +1,1 @@
-"""Tables, figures and sentences, made only from what experiments recorded."""
+"""Tables, charts and sentences, made only from the files of a run directory."""

@@ -2,19 +2,17 @@
 
 import math
 from base64 import b64encode
-from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 
+from salience.compare.reading import Example
 from salience.compare.report import numbers
-from salience.compare.report.reading import Example
 
-__all__ = ["Card", "cards", "data_uri", "sparkline"]
+__all__ = ["Card", "cards", "sparkline"]
 
-SHOWN = 12  # of each method
 LONGEST = 600  # characters of a text
 WIDTH, HEIGHT, EDGE = 100.0, 28.0, 2.0  # of a sparkline, in its own units
 
@@ -25,7 +23,6 @@ class Card:
 
     index: int
     loss: str
-    seeds: str  # where it was among the hardest; empty where only one seed was looked at
     picture: str  # a data: address, or empty
     shape: tuple[int, int]  # width and height of the picture
     text: str
@@ -34,61 +31,42 @@ class Card:
 
 
 def cards(hardest: dict[str, list[Example]]) -> dict[str, list[Card]]:
-    """The hardest of each method first, each example once. All losses are drawn to one scale."""
-    shown = {name: _hardest(found) for name, found in hardest.items()}
-    top = max(_losses(shown), default=0.0)
+    """The hardest of each method first. All losses are drawn to one scale."""
+    histories = [each.history for found in hardest.values() for each in found]
+    top = max((loss for each in histories for loss in each if math.isfinite(loss)), default=0.0)
     return {
-        name: [_card(each, hardest[name], top) for each in found]
-        for name, found in shown.items()
+        name: [_card(each, top) for each in sorted(found, key=_hardness, reverse=True)]
+        for name, found in hardest.items()
         if found
     }
 
 
-def _losses(shown: dict[str, list[Example]]) -> Iterable[float]:
-    histories = (each.history for found in shown.values() for each in found)
-    return (loss for history in histories for loss in history if math.isfinite(loss))
-
-
-def _hardest(found: list[Example]) -> list[Example]:
-    """Each example with its largest loss; what is not finite is the hardest of all."""
-    largest: dict[int, Example] = {}
-    for each in sorted(found, key=_hardness):
-        largest[each.index] = each
-    return sorted(largest.values(), key=_hardness, reverse=True)[:SHOWN]
-
-
 def _hardness(example: Example) -> float:
+    """What is not finite is the hardest of all."""
     return math.inf if math.isnan(example.loss) else example.loss
 
 
-def _card(example: Example, found: list[Example], top: float) -> Card:
-    seeds = {each.seed for each in found}
-    here = {each.seed for each in found if each.index == example.index}
-    image = example.image
+def _card(example: Example, top: float) -> Card:
+    image, text = example.image, example.text
     return Card(
         index=example.index,
         loss=numbers.loss(example.loss) if math.isfinite(example.loss) else "not finite",
-        seeds=f"{len(here)} of {len(seeds)} seeds" if len(seeds) > 1 else "",
-        picture="" if image is None else data_uri(image),
+        picture="" if image is None else _data_uri(image),
         shape=(0, 0) if image is None else (image.shape[2], image.shape[1]),
-        text=_cut(example.text or ""),
+        text=text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " …",
         lines=sparkline(example.history, top),
-        history=_told(example.history),
+        history=_in_words(example.history),
     )
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " …"
-
-
-def _told(history: list[float]) -> str:
+def _in_words(history: list[float]) -> str:
     known = [loss for loss in history if math.isfinite(loss)]
     if not known:
         return "no loss history"
     return f"loss from {numbers.loss(known[0])} to {numbers.loss(known[-1])}"
 
 
-def data_uri(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
+def _data_uri(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
     """An image [C, H, W] as a PNG inside an address."""
     from PIL import Image
 
@@ -104,13 +82,10 @@ def sparkline(history: list[float], top: float) -> list[str]:
     lines: list[list[str]] = [[]]
     for place, loss in enumerate(history):
         if math.isfinite(loss):
-            lines[-1].append(_point(place / max(1, len(history) - 1), loss / top if top else 0.0))
+            along, share = place / max(1, len(history) - 1), loss / top if top else 0.0
+            x = EDGE + along * (WIDTH - 2 * EDGE)
+            y = HEIGHT - EDGE - share * (HEIGHT - 2 * EDGE)
+            lines[-1].append(f"{x:.1f},{y:.1f}")
         elif lines[-1]:
             lines.append([])
     return [" ".join(line) for line in lines if line]
-
-
-def _point(along: float, share: float) -> str:
-    x = EDGE + along * (WIDTH - 2 * EDGE)
-    y = HEIGHT - EDGE - share * (HEIGHT - 2 * EDGE)
-    return f"{x:.1f},{y:.1f}"

@@ -3,8 +3,8 @@
 import json
 import re
 
-from salience.compare.report import words
-from salience.compare.report.reading import Comparison
+from salience.compare.reading import Comparison
+from salience.compare.report import table, words
 
 __all__ = ["escape", "markdown"]
 
@@ -24,8 +24,8 @@ def markdown(found: Comparison) -> str:
         f"**{escape(words.outcome(found))}**",
         "\n".join(f"- {escape(sentence)}" for sentence in words.sentences(found)),
         "## Summary",
-        _table(words.summary_columns(found), words.summary_cells(found)),
-        escape(words.under_table(found)),
+        _table(table.columns(found), table.cells(found)),
+        escape(table.note(found)),
         "## Figures",
         "\n\n".join(f"![{about}]({name})" for name, about in FIGURES.items()),
         "## Configuration",

@@ -1,72 +1,86 @@
-"""The summary as a table for the terminal: one column per method, one row per measure."""
+"""The summary as a table, the same for the page, for Markdown and for the terminal."""
 
-from rich import box
-from rich.table import Table
+import math
+from typing import TYPE_CHECKING
 
+from salience.compare.reading import Comparison
 from salience.compare.report import numbers
-from salience.compare.summary import Final, MethodSummary, Summary, tested_by
+from salience.compare.summary import MethodSummary, Spread, tested_by
 
-__all__ = ["summary_table"]
+if TYPE_CHECKING:
+    from rich.table import Table
 
+__all__ = ["cells", "columns", "note", "rich_table"]
 
-def summary_table(summary: Summary) -> Table:
-    """A rich table of the summary; ratios are over the baseline."""
-    methods = summary["methods"]
-    table = Table(box=box.SIMPLE_HEAD, title=_title(summary), caption=_caption(summary))
-    table.title_style, table.caption_style = "bold", "dim"
-    table.title_justify = table.caption_justify = "left"
-    table.add_column("")
-    for name in methods:
-        table.add_column(name, justify="right", no_wrap=True)
-    columns = [_column(method) for method in methods.values()]
-    for measure, *cells in zip(_measures(summary), *columns, strict=True):
-        table.add_row(measure, *cells)
-    return table
+OPEN = "open"  # a ratio of a comparison that is not finished
 
 
-def _measures(summary: Summary) -> tuple[str, ...]:
-    test = tested_by(summary["methods"][summary["baseline"]]["final"])
-    ends = ("final train loss", "worst train loss", test.replace("_", " "))
-    return (*ends, "cost of a step", "steps to target", "  each seed alone", "time to target")
+def columns(found: Comparison) -> list[str]:
+    """The head of the table, the name of the method first."""
+    measure = tested_by(found.rows[0]).replace("_", " ").capitalize()
+    end = "Train loss at the end" if found.finished else "Train loss so far"
+    ratios = ["Steps to target", "Single seeds", "Time to target", "Cost of a step", "Seeds"]
+    return ["Method", end, "Worst train loss", measure, *ratios]
 
 
-def _column(method: MethodSummary) -> list[str]:
+def cells(found: Comparison) -> list[list[str]]:
+    """One line per method, the baseline first: mean ± standard deviation, ratios, seeds."""
+    methods = found.summary["methods"]
+    return [[name, *_line(method, found.finished)] for name, method in methods.items()]
+
+
+def _line(method: MethodSummary, finished: bool) -> list[str]:
     final = method["final"]
+    measure = tested_by(final)
+    error = measure == "test_error"
+    cost = method["step_cost_ratio"]
     return [
-        numbers.spread(final["train_loss"]),
-        numbers.spread(final["train_max_loss"]),
-        _test(final),
-        numbers.ratio(method["step_cost_ratio"]),
-        numbers.ratio(method["steps_to_target_ratio"]),
-        _seeds(method["seeds_to_target"]),
-        numbers.ratio(method["time_to_target_ratio"]),
+        _spread(final["train_loss"]),
+        _spread(final["train_max_loss"]),
+        _spread(final[measure], 100 if error else 1, "%" if error else ""),
+        numbers.ratio(method["steps_to_target_ratio"]) if finished else OPEN,
+        _seeds(method["seeds_to_target"]) if finished else OPEN,
+        numbers.ratio(method["time_to_target_ratio"]) if finished else OPEN,
+        "not measured" if cost is None else numbers.ratio(cost),
+        str(method["n"]),
     ]
 
 
-def _test(final: Final) -> str:
-    measure = tested_by(final)
-    if measure == "test_error":
-        return numbers.spread(final[measure], scale=100) + "%"
-    return numbers.spread(final[measure])
+def _spread(value: Spread, scale: float = 1, unit: str = "") -> str:
+    return numbers.spread(value, scale) + unit if math.isfinite(value["mean"]) else "not finite"
 
 
 def _seeds(ratios: list[float | None]) -> str:
-    """The range over seeds, and how many of them got there when not all did."""
+    """The range over seeds; how many reached the target, when not all did."""
     reached = sorted(value for value in ratios if value is not None)
     if not reached:
-        return f"0 of {len(ratios)}"
-    text = f"{numbers.ratio(reached[0])} to {numbers.ratio(reached[-1])}"
-    return text if len(reached) == len(ratios) else f"{len(reached)} of {len(ratios)}: {text}"
+        return "none"
+    low, high = numbers.ratio(reached[0]), numbers.ratio(reached[-1])
+    text = low if low == high else f"{low} to {high}"
+    return text if len(reached) == len(ratios) else f"{text} ({len(reached)} of {len(ratios)})"
 
 
-def _title(summary: Summary) -> str:
-    final = summary["methods"][summary["baseline"]]["final"]
-    seeds = final["train_loss"]["n"]
-    evidence = f"mean ± standard deviation of {seeds} seeds" if seeds > 1 else "one seed, no spread"
-    return f"{summary['task']}, {final['step']} steps, {evidence}"
-
-
-def _caption(summary: Summary) -> str:
-    target = numbers.loss(summary["target_train_loss"])
+def note(found: Comparison) -> str:
+    """What the numbers of the table are."""
+    summary = found.summary
     base = summary["baseline"]
-    return f"target: train loss {target}, where {base} ended (its ratios are 1)"
+    several = summary["methods"][base]["n"] > 1
+    spread = "Mean ± standard deviation over seeds. " if several else "One seed, no spread. "
+    if not found.finished:
+        return f"{spread}Ratios to the target stay open until the comparison is finished."
+    target = numbers.loss(summary["target_train_loss"])
+    return f"{spread}Target: train loss {target}, where {base} ended. Ratios are over {base}."
+
+
+def rich_table(found: Comparison) -> "Table":
+    """For the terminal: one column per method."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, caption=note(found), caption_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in found.summary["methods"]:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in [*zip(columns(found), *cells(found), strict=True)][1:]:
+        table.add_row(*row)
+    return table

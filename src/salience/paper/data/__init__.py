@@ -1,1 +1,1 @@
-"""Data that ships with the package, and what a dataset says about its own examples."""
+"""The paper's data sets: MNIST, CIFAR-10 and Penn Treebank."""

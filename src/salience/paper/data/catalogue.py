@@ -1,4 +1,4 @@
-"""The paper's data sets: their files, checksums and canonical addresses, and where they lie."""
+"""The paper's data sets: files, checksums, canonical addresses, and where they are stored."""
 
 import hashlib
 import os
@@ -20,6 +20,7 @@ __all__ = [
     "condition",
     "data_dir",
     "folder",
+    "inspect",
     "matches",
 ]
 
@@ -30,7 +31,7 @@ Condition = Literal["ok", "missing", "damaged"]
 
 @dataclass(frozen=True)
 class File:
-    """One file as its authors published it."""
+    """One published file."""
 
     name: str
     size: int
@@ -39,7 +40,7 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """One address: a file as it is, or an archive that holds ``files`` in its folder ``inside``."""
+    """One address: a single file, or an archive with ``files`` in its folder ``inside``."""
 
     address: str
     md5: str
@@ -53,7 +54,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Collection:
-    """A data set. It lies in that one of ``folders`` with most of its files; new, in the first."""
+    """A data set, in the one of ``folders`` that has most of its files; if new, in the first."""
 
     name: str
     about: str
@@ -66,68 +67,61 @@ class Collection:
         return tuple(file for download in self.downloads for file in download.files)
 
 
-def _mnist() -> Collection:
-    files = (
-        File("train-images-idx3-ubyte.gz", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        File("train-labels-idx1-ubyte.gz", 28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
-        File("t10k-images-idx3-ubyte.gz", 1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
-        File("t10k-labels-idx1-ubyte.gz", 4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
-    )
-    base = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-    return Collection(
-        name="mnist",
-        about="70,000 hand-written digits, 28 x 28",
-        licence="none stated",
-        folders=("mnist", "MNIST/raw"),
-        downloads=tuple(Download(base + file.name, file.md5, (file,)) for file in files),
-    )
-
-
-def _cifar10() -> Collection:
-    sums = {
-        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-    }
-    archive = Download(
-        address="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        md5="c32a1d4ab5d03f1284b67883e8d87530",
-        files=tuple(File(name, 30_730_000, md5) for name, md5 in sums.items()),
-        inside="cifar-10-batches-bin",
-    )
-    return Collection(
-        name="cifar10",
-        about="60,000 colour images, 32 x 32",
-        licence="cite Krizhevsky (2009)",
-        folders=("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
-        downloads=(archive,),
-    )
-
-
-def _ptb() -> Collection:
-    archive = Download(
-        address="http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
-        md5="30177ea32e27c525793142b6bf2c8e2d",
-        files=(
-            File("ptb.train.txt", 5_101_618, "f26c4b92c5fdc7b3f8c7cdcb991d8420"),
-            File("ptb.valid.txt", 399_782, "aa0affc06ff7c36e977d7cd49e3839bf"),
-            File("ptb.test.txt", 449_945, "8b80168b89c18661a38ef683c0dc3721"),
-        ),
-        inside="simple-examples/data",
-    )
-    return Collection(
-        name="ptb",
-        about="a million words of news",
-        licence="free for research",
-        folders=("ptb", "simple-examples/data"),
-        downloads=(archive,),
-    )
-
-
-CATALOGUE = {each.name: each for each in (_mnist(), _cifar10(), _ptb())}
+_MNIST = (
+    File("train-images-idx3-ubyte.gz", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+    File("train-labels-idx1-ubyte.gz", 28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+    File("t10k-images-idx3-ubyte.gz", 1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+    File("t10k-labels-idx1-ubyte.gz", 4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+)
+_MNIST_BASE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_CIFAR10 = (
+    File("data_batch_1.bin", 30_730_000, "5dd7e06a14cb22eb9f671a540d1b7c25"),
+    File("data_batch_2.bin", 30_730_000, "5ea93a67294ea407fff1d09f752e9692"),
+    File("data_batch_3.bin", 30_730_000, "942cd6a4bcdd0dd3c604fbe906cb4421"),
+    File("data_batch_4.bin", 30_730_000, "ae636b3ba5c66a11e91e8cb52e771fcb"),
+    File("data_batch_5.bin", 30_730_000, "53f37980c15c3d472c316c40844f3f0d"),
+    File("test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),
+)
+_PTB = (
+    File("ptb.train.txt", 5_101_618, "f26c4b92c5fdc7b3f8c7cdcb991d8420"),
+    File("ptb.valid.txt", 399_782, "aa0affc06ff7c36e977d7cd49e3839bf"),
+    File("ptb.test.txt", 449_945, "8b80168b89c18661a38ef683c0dc3721"),
+)
+_CIFAR10_ARCHIVE = Download(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+    _CIFAR10,
+    inside="cifar-10-batches-bin",
+)
+_PTB_ARCHIVE = Download(
+    "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
+    "30177ea32e27c525793142b6bf2c8e2d",
+    _PTB,
+    inside="simple-examples/data",
+)
+CATALOGUE = {
+    "mnist": Collection(
+        "mnist",
+        "70,000 hand-written digits, 28 x 28",
+        "none stated",
+        ("mnist", "MNIST/raw"),
+        tuple(Download(_MNIST_BASE + file.name, file.md5, (file,)) for file in _MNIST),
+    ),
+    "cifar10": Collection(
+        "cifar10",
+        "60,000 colour images, 32 x 32",
+        "cite Krizhevsky (2009)",
+        ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
+        (_CIFAR10_ARCHIVE,),
+    ),
+    "ptb": Collection(
+        "ptb",
+        "a million words of news",
+        "free for research",
+        ("ptb", "simple-examples/data"),
+        (_PTB_ARCHIVE,),
+    ),
+}
 
 
 def collection(name: str) -> Collection:
@@ -139,7 +133,7 @@ def collection(name: str) -> Collection:
 
 
 def data_dir(given: str | Path | None = None) -> Path:
-    """The directory that was given, or else the one that ``SALIENCE_DATA`` names."""
+    """The given directory, or else the one that ``SALIENCE_DATA`` names."""
     chosen = given or os.environ.get(DIRECTORY)
     if not chosen:
         raise DataError(f"no data directory was given: pass --data-dir DIR, or set {DIRECTORY}")
@@ -147,18 +141,35 @@ def data_dir(given: str | Path | None = None) -> Path:
 
 
 def folder(collection: Collection, directory: Path) -> Path:
-    """Where in ``directory`` the data set lies or would be put."""
-    candidates = [directory / name for name in collection.folders]
-    return max(candidates, key=lambda place: _present(place, collection.files))
+    """The folder below ``directory`` that holds the data set, or would."""
+
+    def present(place: Path) -> int:
+        return sum((place / file.name).is_file() for file in collection.files)
+
+    return max((directory / name for name in collection.folders), key=present)
+
+
+def inspect(collection: Collection, directory: Path, *, thorough: bool) -> dict[Path, Condition]:
+    """The condition of each file of a data set: by size, or ``thorough`` by checksum as well."""
+    place = folder(collection, directory)
+    return {
+        place / file.name: condition(place / file.name, file, thorough=thorough)
+        for file in collection.files
+    }
 
 
 def checked(name: str, given: str | Path | None, wanted: Iterable[str]) -> list[Path]:
-    """Paths of the ``wanted`` files of a data set, each compared with the published checksum."""
+    """Paths of the ``wanted`` files of a data set, each verified by its published checksum."""
     chosen, directory = collection(name), data_dir(given)
     files = {file.name: file for file in chosen.files}
     place = folder(chosen, directory)
+    remedy = f"with `salience data fetch {name} --data-dir {directory}`"
     for each in wanted:
-        _refuse(chosen, directory, place / each, files[each])
+        found = condition(place / each, files[each], thorough=True)
+        if found == "missing":
+            raise DataError(f"{place / each} is missing: get it {remedy}")
+        if found == "damaged":
+            raise DataError(f"{place / each} is not the published file: replace it {remedy}")
     return [place / each for each in wanted]
 
 
@@ -175,19 +186,6 @@ def matches(path: Path, md5: str) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as content:
-        # Against accidents, not attacks: the sets' authors publish no stronger sum.
+        # Against accidents, not attacks: the publishers give no stronger checksum.
         digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
     return digest.hexdigest() == md5
-
-
-def _present(place: Path, files: Iterable[File]) -> int:
-    return sum((place / file.name).is_file() for file in files)
-
-
-def _refuse(chosen: Collection, directory: Path, path: Path, file: File) -> None:
-    found = condition(path, file, thorough=True)
-    remedy = f"salience data fetch {chosen.name} --data-dir {directory}"
-    if found == "missing":
-        raise DataError(f"{path} is missing: get it with `{remedy}`")
-    if found == "damaged":
-        raise DataError(f"{path} is not the published file: replace it with `{remedy}`")

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from salience.errors import DataError
-from salience.paper.data.augment import Augmented
 from salience.paper.data.catalogue import checked
-from salience.paper.data.images import Images, Scale
+from salience.paper.data.images import Augmented, Images, Scale
 
 __all__ = ["SCALE", "cifar10", "cifar10_augmented", "read_records"]
 
@@ -39,7 +38,7 @@ def cifar10_augmented(data_dir: str | Path | None = None, seed: int = 0) -> Augm
 
 def read_records(paths: list[Path]) -> tuple[Tensor, Tensor]:
     """All records of ``paths`` in order: images uint8 [n, 3, 32, 32] and classes int64 [n]."""
-    # One allocation for all: the training set has 150 MB.
+    # One allocation: the training set has 150 MB.
     content = np.concatenate([_records(path) for path in paths])
     labels = torch.from_numpy(content[:, 0].astype(np.int64))
     images = torch.from_numpy(np.ascontiguousarray(content[:, 1:])).view(-1, *SHAPE)

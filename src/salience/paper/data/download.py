@@ -1,11 +1,12 @@
-"""One file over HTTP: continued where it stopped, retried a few times, never waited for for ever.
+"""One file over HTTP: resumed where it stopped, retried a few times, with a timeout.
 
-The file grows under a name of its own; it is the caller's to check and rename it.
+The caller checks and renames the result.
 """
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -18,17 +19,17 @@ from salience.errors import DataError
 __all__ = ["Patience", "Progress", "download"]
 
 CHUNK = 1 << 16
-MOST = 1 << 30  # bytes; no set is nearly as large, so more is a server gone wrong
+MOST = 1 << 30  # bytes; every set is far smaller, so more is a server fault
 NOT_SATISFIABLE = 416
-PASSING = (408, 425, 429, 500, 502, 503, 504)  # answers that may be better the next time
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are there and, where the server says, how many there will be."""
+"""Called with the bytes so far and, where the server says, the total."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds of silence until a connection is given up, how many to try, the first pause."""
+    """Seconds without data until a connection is dropped, attempts, first pause between them."""
 
     timeout: float = 30.0
     attempts: int = 5
@@ -36,7 +37,7 @@ class Patience:
 
 
 def download(address: str, part: Path, patience: Patience, progress: Progress) -> None:
-    """Fetch ``address`` into ``part``; what an earlier attempt left there is continued."""
+    """Fetch ``address`` into ``part``; a ``part`` that exists is continued."""
     problem = ""
     for attempt in range(patience.attempts):
         if attempt:
@@ -54,11 +55,11 @@ def download(address: str, part: Path, patience: Patience, progress: Progress) -
 
 
 def _answer(error: HTTPError, address: str, part: Path) -> str:
-    """What the server said, where asking again may help."""
+    """What the server said, where another attempt may help."""
     error.close()
     if error.code == NOT_SATISFIABLE:
-        part.unlink(missing_ok=True)  # longer than the file itself, so it is another's
-    elif error.code not in PASSING:
+        part.unlink(missing_ok=True)  # longer than the file, so not a part of it
+    elif error.code not in TRANSIENT:
         raise DataError(
             f"{address} cannot be fetched (the server answered {error.code} {error.reason}): "
             "see whether the address opens in a browser"
@@ -74,15 +75,17 @@ def _transfer(address: str, part: Path, timeout: float, progress: Progress) -> N
         start = _start(response, have, part)
         length = response.headers.get("Content-Length", "")
         total = start + int(length) if length.isdecimal() else None
-        with _opened(part, "ab" if start else "wb") as file:
+        with _writing(part):
+            file = part.open("ab" if start else "wb")
+        with file:
             there = _copy(response, file, start, total, progress)
-            os.fsync(file.fileno())  # on the disk before it can get its final name
+            os.fsync(file.fileno())  # on the disk before the rename
     if total is not None and there < total:
         raise ConnectionError(f"the connection ended after {there} of {total} bytes")
 
 
 def _start(response: HTTPResponse, have: int, part: Path) -> int:
-    """Where the body begins: servers may send the rest that was asked for, or all of it."""
+    """Where the body begins: servers may send the requested rest, or everything."""
     if response.status != 206:
         return 0
     if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
@@ -95,8 +98,11 @@ def _copy(
     response: HTTPResponse, file: BinaryIO, there: int, total: int | None, progress: Progress
 ) -> int:
     progress(there, total)
-    while chunk := response.read1(CHUNK):  # what has come is kept, should the rest never come
-        _write(file, chunk)
+    # read1 returns what has arrived, so that it is saved even if the rest never does.
+    while chunk := response.read1(CHUNK):
+        with _writing(Path(file.name)):
+            file.write(chunk)
+            file.flush()
         there += len(chunk)
         if there > MOST:
             raise DataError(f"{response.url} does not end: gave up after {there} bytes")
@@ -104,21 +110,10 @@ def _copy(
     return there
 
 
-def _opened(part: Path, mode: str) -> BinaryIO:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk is not a network fault: report it at once, without another attempt."""
     try:
-        return part.open(mode)  # type: ignore[return-value]
+        yield
     except OSError as error:
-        raise _unwritable(part, error) from error
-
-
-def _write(file: BinaryIO, chunk: bytes) -> None:
-    """A full disk is no matter of the network: it is told at once and not tried again."""
-    try:
-        file.write(chunk)
-        file.flush()
-    except OSError as error:
-        raise _unwritable(Path(os.fsdecode(file.name)), error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot write {path}: {error.strerror or error}")
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error

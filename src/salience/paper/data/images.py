@@ -1,18 +1,29 @@
-"""Images and their classes: kept as bytes, normalised a batch at a time."""
+"""Images and their classes: stored as bytes, normalised a batch at a time, and augmented copies.
+
+Importance sampling remembers examples by index. So copy 7 of an image must look the same every
+time: what it looks like is computed from its index and the seed alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from salience.batches.rows import Stacked, collate
+from salience.batches.rows import Stacked
+from salience.errors import ArgumentError
+from salience.paper.data.examples import Examples
 
-__all__ = ["Images", "Scale"]
+__all__ = ["FARTHEST", "Augmented", "Images", "Scale", "moves"]
 
 BRIGHTEST = 255
+FARTHEST = 3  # pixels of shift: a tenth of 32, as the authors chose
+WIDTH = 2 * FARTHEST + 1
+STILL = 2 * (WIDTH * FARTHEST + FARTHEST)  # the outcome of no shift and no mirror
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -29,25 +40,70 @@ class Scale:
 
 
 @final
-class Images(Dataset[tuple[Tensor, ...]]):
+class Images(Examples):
     """Images uint8 [n, C, H, W] as published, ``targets`` int64 [n], and the scale to apply.
 
-    An example is (image, class): float32 [C, H, W] and int64 []. Pass ``collate`` to DataLoader as
-    its ``collate_fn``: a batch is then read as a whole.
+    An example is (image, class): float32 [C, H, W] and int64 [].
     """
-
-    collate = staticmethod(collate)
 
     def __init__(self, images: Tensor, targets: Tensor, scale: Scale) -> None:
         self.images, self.targets, self.scale = images, targets, scale
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        return self.__getitems__([range(len(self))[index]])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Stacked:
         chosen = torch.as_tensor(indices)
         images = self.images.index_select(0, chosen)
         return Stacked(self.scale(images), self.targets.index_select(0, chosen))
+
+
+@final
+class Augmented(Examples):
+    """``copies`` of each image: number 0 unchanged, the others flipped and shifted at random.
+
+    Index i is copy i // n of image i % n, so the first n examples are ``original`` itself. Copies
+    are mirrored with probability 1/2 and shifted by -3 to 3 pixels each way, all equally likely;
+    pixels from outside the image repeat its border.
+    """
+
+    def __init__(self, original: Images, copies: int, seed: int = 0) -> None:
+        if copies < 1:
+            raise ArgumentError(f"copies must be at least 1; got {copies}")
+        self.original, self.copies, self.seed = original, copies, seed
+        self.targets = original.targets.repeat(copies)
+        self._windows = _windows(original.images.numpy())
+
+    def __getitems__(self, indices: Sequence[int]) -> Stacked:
+        chosen = np.asarray(indices)
+        down, right, mirrored = moves(chosen, len(self.original), self.seed)
+        images = self._windows[chosen % len(self.original), down, right]
+        images[mirrored] = images[mirrored][..., ::-1]
+        targets = self.targets.index_select(0, torch.from_numpy(chosen))
+        return Stacked(self.original.scale(torch.from_numpy(images)), targets)
+
+
+def moves(indices: Array, n: int, seed: int) -> tuple[Array, Array, Array]:
+    """For each index: rows and columns of shift, counted from -3 as 0, and whether to mirror."""
+    # The remainder of 64 bits: the 98 outcomes are equally likely to one part in 10^17.
+    drawn = _hashed(indices, seed) % np.uint64(2 * WIDTH**2)
+    outcome = np.where(indices < n, STILL, drawn.astype(np.int64))
+    down, right, mirrored = np.unravel_index(outcome, (WIDTH, WIDTH, 2))
+    return down, right, mirrored == 1
+
+
+def _hashed(indices: Array, seed: int) -> Array:
+    """64 pseudo-random bits for each index: the output function of SplitMix64 (Steele 2014)."""
+    state = (indices + 1).astype(np.uint64) + np.uint64(seed % 2**32) * np.uint64(2**32)
+    state = state * np.uint64(0x9E3779B97F4A7C15)  # overflow is part of the function
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def _windows(images: Array) -> Array:
+    """A view [n, 7, 7, C, H, W]: each image under each shift. NumPy copies one in a single step.
+
+    All images are padded once, which takes 40% more memory and saves padding each batch.
+    """
+    edge = (FARTHEST, FARTHEST)
+    padded = np.pad(images, ((0, 0), (0, 0), edge, edge), mode="edge")
+    seen = np.lib.stride_tricks.sliding_window_view(padded, images.shape[2:], axis=(2, 3))
+    return seen.transpose(0, 2, 3, 1, 4, 5)

@@ -6,11 +6,11 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from salience.batches.rows import Stacked, collate
+from salience.batches.rows import Stacked
 from salience.errors import DataError
 from salience.paper.data.catalogue import checked
+from salience.paper.data.examples import Examples
 
 __all__ = ["CONTEXT", "END", "PADDING", "Words", "penn_treebank", "read_sentences"]
 
@@ -19,16 +19,14 @@ PADDING, END = "<pad>", "<eos>"
 
 
 @final
-class Words(Dataset[tuple[Tensor, ...]]):
-    """One example per word, the end of a sentence counted as one: (context [20], the word []).
+class Words(Examples):
+    """One example per word, the end of a sentence included: (context [20], the word []).
 
     The paper splits the text into sentences and gives each word the previous 20, "if available":
-    the context is what the sentence has so far, with padding (number 0) on the left, so the first
-    word of a sentence is predicted from padding alone. ``vocabulary[i]`` is the word of number i,
-    and ``targets`` [n] is the text itself. Contexts are cut from it when asked for.
+    the context is the sentence so far, padded on the left (number 0), so the first word of a
+    sentence is predicted from padding alone. ``vocabulary[i]`` is the word of number i, and
+    ``targets`` [n] is the text itself, from which contexts are sliced on demand.
     """
-
-    collate = staticmethod(collate)
 
     def __init__(
         self, sentences: list[list[str]], vocabulary: tuple[str, ...], context: int = CONTEXT
@@ -38,18 +36,12 @@ class Words(Dataset[tuple[Tensor, ...]]):
         self._available = torch.cat([torch.arange(len(words)) for words in sentences])
         self._before = torch.arange(-context, 0)
 
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        return self.__getitems__([range(len(self))[index]])[0]
-
     def __getitems__(self, indices: Sequence[int]) -> Stacked:
         chosen = torch.as_tensor(indices)
-        places = (chosen.unsqueeze(1) + self._before).clamp_(min=0)
-        # Places before the sentence began hold words of another one.
+        positions = (chosen.unsqueeze(1) + self._before).clamp_(min=0)
+        # Positions before the start of the sentence hold words of the previous one.
         outside = self._available.index_select(0, chosen).unsqueeze(1) < -self._before
-        contexts = self.targets.take(places).masked_fill_(outside, 0)
+        contexts = self.targets.take(positions).masked_fill_(outside, 0)
         return Stacked(contexts, self.targets.index_select(0, chosen))
 
 
@@ -68,7 +60,7 @@ def penn_treebank(
 
 
 def read_sentences(path: Path) -> list[list[str]]:
-    """One sentence a line, its words apart by spaces; each gets an end of sentence."""
+    """One sentence a line, words separated by spaces; each gets an end-of-sentence word."""
     try:
         with path.open(encoding="utf-8") as lines:
             sentences = [[*line.split(), END] for line in lines]

@@ -1,0 +1,46 @@
+"""Tasks by name: the digits, those of the paper, and a user's own ``path/to/file.py:make_task``."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from salience.compare.digits import digits_task
+from salience.compare.task import SCHEDULES, Task, own_task
+from salience.errors import ArgumentError
+from salience.paper import tasks as paper
+
+__all__ = ["TASK_NAMES", "resolve", "steps_of"]
+
+TASK_NAMES = tuple(dict.fromkeys(("digits", *paper.TASK_NAMES)))
+STEPS = {**paper.STEPS, "digits": 1600}
+OWN_STEPS = 5000
+
+
+def steps_of(name: str) -> int:
+    """How long a task is trained by default: as in the paper where it has the task."""
+    return STEPS.get(name, OWN_STEPS)
+
+
+def resolve(name: str, size: str, data_dir: Path | None, schedule: str | None) -> Task:
+    """The task of that name; ``schedule`` None is the task's own."""
+    if schedule is not None and schedule not in SCHEDULES:
+        raise ArgumentError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
+    if size not in ("small", "paper"):
+        raise ArgumentError(f"model must be small or paper; got {size!r}")
+    task = _found(name, size, data_dir)
+    return replace(
+        task,
+        schedule=task.schedule if schedule is None else SCHEDULES[schedule],
+        probe=paper.PROBE if task.probe is None else task.probe,
+    )
+
+
+def _found(name: str, size: str, data_dir: Path | None) -> Task:
+    if ":" in name:
+        return own_task(name)
+    if name == "digits":
+        return digits_task()
+    if name in TASK_NAMES:
+        return paper.make_task(name, size=size, data_dir=data_dir)  # type: ignore[arg-type]
+    raise ArgumentError(
+        f"task must be one of {', '.join(TASK_NAMES)} or path/to/file.py:make_task; got {name!r}"
+    )

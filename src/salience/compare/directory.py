@@ -1,0 +1,237 @@
+"""The writer of run directories: ``config.json``, ``runs.jsonl``, reports, checkpoints of runs.
+
+Every file is replaced as a whole, so that a kill leaves no half file; only ``runs.jsonl`` grows
+row by row. ``reading`` is the reader.
+"""
+
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+
+import salience
+from salience.compare.run import Row
+from salience.errors import ArgumentError
+
+__all__ = [
+    "RunFile",
+    "add_row",
+    "begin",
+    "environment",
+    "finite",
+    "read_config",
+    "write",
+    "write_rows",
+]
+
+# Made from the rows: not valid any more once a directory is begun again.
+DERIVED = (
+    *("summary.json", "hardest.json", "report.html", "report.md"),
+    *("curves.png", "test.png", "cost.png"),
+)
+# What may differ when a directory is resumed.
+FREE = ("command", "versions", "hardware", "commit", "jobs")
+
+
+def begin(
+    directory: Path, config: Mapping[str, Any], *, resume: bool = False, replace: bool = False
+) -> None:
+    """Write ``config.json``; results that are already there are resumed, replaced or refused.
+
+    ``config`` holds what decides the results; ``environment`` is added to it.
+    """
+    config = {**config, **environment()}
+    before = read_config(directory)
+    if before is not None and resume:
+        _refuse_other(before, config, directory)
+    elif before is not None and not replace:
+        raise ArgumentError(
+            f"{directory} already holds results: pass --resume to continue, or choose another "
+            f"directory with --out"
+        )
+    with _refusal(directory / "config.json"):
+        for name in DERIVED:
+            (directory / name).unlink(missing_ok=True)
+        if not resume and (directory / "state").is_dir():
+            shutil.rmtree(directory / "state")
+    write(directory / "config.json", config)
+
+
+def read_config(directory: Path) -> dict[str, Any] | None:
+    """The configuration of what is already there; None for a new directory."""
+    path = directory / "config.json"
+    if not path.exists():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ArgumentError(f"{path} is damaged ({error}): choose another --out") from error
+    return content
+
+
+def _refuse_other(before: dict[str, Any], now: Mapping[str, Any], directory: Path) -> None:
+    for key, value in finite(now).items():
+        if key not in FREE and before.get(key, value) != value:
+            raise ArgumentError(
+                f"cannot resume {directory}: it was begun with {key} {before.get(key)!r}, not "
+                f"{value!r}; give the same options, or choose another directory with --out"
+            )
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def write(path: Path, content: str | bytes | Mapping[str, Any]) -> Path:
+    """All or nothing; a mapping is written as JSON."""
+    if isinstance(content, Mapping):
+        content = json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+    raw = content.encode() if isinstance(content, str) else content
+    with _refusal(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.part")
+        partial.write_bytes(raw)
+        partial.replace(path)
+    return path
+
+
+def write_rows(directory: Path, rows: Iterable[Row]) -> None:
+    """Write ``runs.jsonl``."""
+    write(directory / "runs.jsonl", "".join(map(_line, rows)))
+
+
+def add_row(directory: Path, row: Row) -> None:
+    """Append one evaluation to ``runs.jsonl``, for anyone who follows the training."""
+    path = directory / "runs.jsonl"
+    with _refusal(path), path.open("a", encoding="utf-8") as file:
+        file.write(_line(row))
+
+
+def _line(row: Row) -> str:
+    return json.dumps(finite(row), allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The same with None for nan and infinity, which JSON does not know."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def _refusal(path: Path) -> Iterator[None]:
+    """A disk that does not take our files, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        blocked = next((each for each in path.parents if each.is_file()), None)
+        why = f"{blocked.name} is a file" if blocked else error.strerror or error
+        raise ArgumentError(
+            f"cannot write to {path} ({why}): make room there, or choose another directory"
+        ) from error
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+
+@final
+class RunFile:
+    """``state/METHOD-SEED.pt``: a run's rows and, until it is finished, the state to resume from.
+
+    ``observed`` has further measurements beside each row, ``curves`` the train losses [probe] of
+    each evaluation, ``hardest`` the examples with the largest losses at the end.
+    """
+
+    FIELDS = ("rows", "observed", "curves", "hardest", "finished")
+
+    def __init__(self, directory: Path, method: str, seed: int) -> None:
+        plain = re.sub(r"[^\w=.-]+", "_", method)
+        self.path = directory / "state" / f"{plain}-{seed}.pt"
+        self.rows: list[Row] = []
+        self.observed: list[dict[str, Any]] = []
+        self.curves: list[torch.Tensor] = []
+        self.hardest: list[dict[str, Any]] = []
+        self.finished = False
+        self.state: dict[str, Any] | None = None
+        self._saved = time.monotonic()
+        self._load()
+
+    def _load(self) -> None:
+        if self.path.exists():
+            saved = torch.load(self.path, weights_only=True)
+            for name in (*self.FIELDS, "state"):
+                setattr(self, name, saved[name])
+
+    def age(self) -> float:
+        """Seconds since it was saved or read."""
+        return time.monotonic() - self._saved
+
+    def save(self, state: dict[str, Any] | None) -> None:
+        """Replace the file; ``state`` is None for a finished run."""
+        content = {name: getattr(self, name) for name in self.FIELDS}
+        with _refusal(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self.path.with_suffix(f".{os.getpid()}.part")
+            torch.save({**content, "state": state}, partial)
+            partial.replace(self.path)
+        self._saved = time.monotonic()
+
+
+# ------------------------------------------------------------------------------------ environment
+
+
+def environment(threads: int | None = None) -> dict[str, Any]:
+    """Versions, commit and hardware, without anything that names the machine or its owner."""
+    return {
+        "commit": _commit(),
+        "versions": {
+            "salience": salience.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "hardware": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "threads": threads or torch.get_num_threads(),
+            "platform": f"{platform.system()} {platform.machine()}",
+        },
+    }
+
+
+def _cpu() -> str:
+    """The model name of the processor, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of this copy of Salience, where it is a checkout; "+" marks later changes."""
+    try:
+        found = _git("rev-parse", "HEAD")
+        return found + ("+" if _git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    package = Path(__file__).parents[1]
+    ask = ["git", "-C", str(package), *arguments]
+    answer = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+    return answer.stdout.strip()

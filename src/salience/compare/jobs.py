@@ -1,0 +1,72 @@
+"""A plan in several processes, each with some of its seeds."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from multiprocessing.queues import Queue
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import torch
+
+from salience.compare.plan import Plan, train
+from salience.compare.run import Row
+from salience.errors import SalienceError
+
+__all__ = ["train_in_processes"]
+
+
+def train_in_processes(plan: Plan, shares: list[tuple[int, ...]], out: Path) -> Iterator[Row]:
+    """One process of one thread for each share of the seeds; rows as they come."""
+    context = multiprocessing.get_context("spawn")
+    queue: Queue[Any] = context.Queue()
+    workers = [
+        context.Process(target=_work, args=(plan, share, out, queue, os.getpid()))
+        for share in shares
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        yield from _received(queue, workers)
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+def _received(queue: "Queue[Any]", workers: list[Any]) -> Iterator[Row]:
+    """Rows until all workers are done; a worker that fails ends everything."""
+    running = len(workers)
+    while running:
+        try:
+            kind, value = queue.get(timeout=1.0)
+        except Empty:
+            _refuse_dead(workers)
+            continue
+        if kind == "row":
+            yield value
+        elif kind == "refused":
+            raise SalienceError(value)
+        else:
+            running -= 1
+
+
+def _refuse_dead(workers: list[Any]) -> None:
+    dead = [worker.exitcode for worker in workers if worker.exitcode not in (None, 0)]
+    if dead:
+        raise SalienceError(
+            f"a worker process ended with status {dead[0]}: run again with --resume"
+        )
+
+
+def _work(plan: Plan, seeds: tuple[int, ...], out: Path, queue: "Queue[Any]", parent: int) -> None:
+    torch.set_num_threads(1)
+    try:
+        for row in train(plan, seeds, out):
+            queue.put(("row", row))
+            if os.getppid() != parent:  # nobody receives the rows any more
+                return
+        queue.put(("done", None))
+    except SalienceError as error:
+        queue.put(("refused", str(error)))

@@ -1,0 +1,161 @@
+"""Charts as PNG files, drawn by matplotlib; none of its global state is touched."""
+
+import math
+import re
+import textwrap
+import warnings
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from salience.compare.charts import CROWD, FEW, Bar, Chart, Look, Panel, drawable, looks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PALETTE", "chart_png"]
+
+# Grey for the baseline, then the colours of Okabe and Ito, distinct with any colour vision.
+PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+INK = "#222222"
+LONGEST = 40  # characters of a label
+WIDTH = 5.2  # of a panel, in inches
+
+
+def chart_png(chart: Chart) -> bytes:
+    """The chart as a PNG file."""
+    styles = looks(chart)
+    lined = any(panel.lines for panel in chart.panels) and len(styles) > 1
+    columns = _legend_columns(chart, styles)
+    height = max(map(_height, chart.panels)) + 0.24 * lined * math.ceil(len(styles) / columns)
+    figure = _new_figure(WIDTH * max(len(chart.panels), 1.5), height)
+    every = figure.subplots(1, len(chart.panels), squeeze=False, sharey=chart.share_y)[0]
+    for place, (axes, panel) in enumerate(zip(every, chart.panels, strict=True)):
+        (_draw_bars if panel.bars else _draw_lines)(axes, panel, styles)
+        axes.set_title(_plain(panel.title, 80), fontsize=10, color=INK)
+        axes.set_xlabel(panel.x, color=INK)
+        if not (chart.share_y and place):
+            axes.set_ylabel(panel.y, color=INK)
+    if lined:
+        _legend(figure, styles, columns)
+    wrapped = textwrap.wrap(_plain(chart.title), round(11.5 * figure.get_figwidth()))
+    figure.suptitle("\n".join(wrapped), fontsize=10, color=INK)
+    return _png(figure)
+
+
+def _height(panel: Panel) -> float:
+    return 1.5 + 0.42 * len(panel.bars) if panel.bars else 4.6
+
+
+def _draw_lines(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
+    pale = 0.16 if len(styles) <= CROWD else 0.06
+    if panel.level is not None and (panel.level > 0 or not panel.log):
+        axes.axhline(panel.level, color=INK, linewidth=0.8, linestyle=":")
+    for line in panel.lines:
+        colour, dash = PALETTE[styles[line.label].colour], DASHES[styles[line.label].dash]
+        y, low, high = drawable(line, panel.log)
+        if low and high:
+            axes.fill_between(line.x, low, high, color=colour, alpha=pale, linewidth=0)
+        marker = "o" if len(line.x) <= FEW else ""
+        axes.plot(line.x, y, dash, color=colour, linewidth=2, marker=marker, markersize=4)
+        if line.mark is not None:
+            at = line.x[line.mark], y[line.mark]
+            axes.plot(*at, "o", color=colour, mec="white", ms=9, clip_on=False, zorder=3)
+    if panel.log:
+        _logarithmic(axes)
+    if panel.unit:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}{panel.unit}")
+    _tidy(axes)
+
+
+def _draw_bars(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
+    for place, bar in enumerate(panel.bars):
+        colour = PALETTE[styles[bar.label].colour]
+        axes.barh(place, bar.length or 0, height=0.62, color=colour, alpha=0.55)
+        axes.plot(bar.dots, [place] * len(bar.dots), "o", color=colour, mec="white", ms=5)
+        at, offset = (_end(bar), place), (8, 0)
+        axes.annotate(bar.text, at, offset, textcoords="offset points", va="center", color=INK)
+    if panel.level is not None:
+        axes.axvline(panel.level, color=PALETTE[0], linewidth=1.2, linestyle="--")
+    _tidy(axes, grid="x")
+    axes.set_yticks(range(len(panel.bars)), [_plain(bar.label, LONGEST) for bar in panel.bars])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.3 * max([panel.level or 0, *map(_end, panel.bars)]) or 1)
+    axes.tick_params(axis="y", length=0)
+
+
+def _end(bar: Bar) -> float:
+    return max([bar.length or 0, *bar.dots])
+
+
+def _legend(figure: "Figure", styles: dict[str, Look], columns: int) -> None:
+    from matplotlib.lines import Line2D
+
+    figure.legend(
+        [
+            Line2D([], [], color=PALETTE[look.colour], linestyle=DASHES[look.dash], linewidth=2)
+            for look in styles.values()
+        ],
+        [_plain(label, LONGEST) for label in styles],
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        labelcolor=INK,
+        handlelength=2.6,
+    )
+
+
+def _legend_columns(chart: Chart, styles: dict[str, Look]) -> int:
+    widest = max(len(_plain(label, LONGEST)) for label in styles) + 8
+    return max(1, min(len(styles), 60 * max(len(chart.panels), 1) // widest))
+
+
+def _new_figure(width: float, height: float) -> "Figure":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _logarithmic(axes: "Axes") -> None:
+    """A logarithmic y axis with plain numbers, and more of them where it spans little.
+
+    To be called after everything is drawn.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    subs = range(1, 10) if high < 5 * low else (1, 2, 5) if high < 100 * low else (1,)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _tidy(axes: "Axes", grid: Any = "both") -> None:
+    """Thin grid lines behind, no frame."""
+    axes.margins(x=0.01)
+    axes.grid(True, which="major", axis=grid, color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _png(figure: "Figure") -> bytes:
+    """The figure as a PNG file. A letter that the font lacks is no reason for a warning."""
+    content = BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(content, format="png", dpi=144)
+    return content.getvalue()
+
+
+def _plain(text: str, longest: int = 1000) -> str:
+    """Text on one line, not too long, and no formula whatever its dollar signs."""
+    line = re.sub(r"[\s\x00-\x1f\x7f]+", " ", text).strip()
+    short = line if len(line) <= longest else line[: longest - 1] + "…"
+    return short.replace("$", r"\$")

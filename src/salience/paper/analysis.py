@@ -1,0 +1,112 @@
+"""What the figures share: the runs of a target, numbers from them, and claims about speed."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from salience.compare.charts import Chart, Line, Table
+from salience.paper.claims import Claim, no_worse, sooner
+from salience.paper.measures import Trace, arrivals, mean_and_range
+
+__all__ = [
+    "EPOCH",
+    "NAMES",
+    "Analysis",
+    "Material",
+    "Runs",
+    "columns",
+    "final_loss",
+    "line",
+    "line_with_std",
+    "observations",
+    "paired",
+    "same_or_better",
+    "sooner_than_uniform",
+]
+
+NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank"}
+EPOCH = {"mnist": 300, "cifar10": 300, "ptb": 2000}  # mini-batches, by the paper's definition
+# "The same" test error: within a tenth of it; a perplexity varies less, so within a fiftieth.
+MARGIN = {"test_error": 0.1, "test_perplexity": 0.02}
+
+Runs = dict[str, list[Trace]]
+"""Of one task: for each method's label, a trace per seed."""
+
+
+class Material(NamedTuple):
+    """The finished runs of a target by task, and for each task a description of them."""
+
+    runs: dict[str, Runs]
+    stated: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The result of a target."""
+
+    charts: list[Chart]
+    claims: list[Claim]
+    tables: list[Table] = field(default_factory=list)
+
+
+def columns(traces: Sequence[Trace], key: str) -> list[list[float]]:
+    """One measure of the rows, for each seed."""
+    rows: list[list[Any]] = [list(trace.rows) for trace in traces]
+    return [[float(row[key]) for row in each] for each in rows]
+
+
+def observations(traces: list[Trace], key: str) -> tuple[list[float], list[list[float]]]:
+    """The steps at which every seed has a finite observation of ``key``, and their values."""
+    at = [
+        i
+        for i in range(len(traces[0].rows))
+        if all(math.isfinite(trace.observed[i].get(key, math.nan)) for trace in traces)
+    ]
+    steps = [float(traces[0].rows[i]["step"]) for i in at]
+    return steps, [[trace.observed[i][key] for i in at] for trace in traces]
+
+
+def line(label: str, x: list[float], curves: list[list[float]], like: str | None = None) -> Line:
+    """The mean of the curves, with a band from the least to the greatest."""
+    return Line(label, x, *mean_and_range(curves), like=like)
+
+
+def line_with_std(
+    label: str, x: list[float], mean: list[float], std: list[float], like: str | None = None
+) -> Line:
+    """A line with a band of one standard deviation to either side."""
+    low = [m - s for m, s in zip(mean, std, strict=True)]
+    high = [m + s for m, s in zip(mean, std, strict=True)]
+    return Line(label, x, mean, low, high, like)
+
+
+def paired(own: list[Trace], base: list[Trace], value: Callable[[Trace], float]) -> list[float]:
+    """Ratios of the same seed, which starts from the same weights with every method."""
+    pairs = [(value(a), value(b)) for a, b in zip(own, base, strict=True)]
+    return [a / b if b else math.nan for a, b in pairs]
+
+
+def final_loss(trace: Trace) -> float:
+    """The train loss at the last evaluation."""
+    return trace.rows[-1]["train_loss"]
+
+
+def sooner_than_uniform(
+    label: str, runs: Runs, measure: Literal["steps", "time"], when: str = "", **more: Any
+) -> Claim:
+    """The claim that a method reaches uniform's final train loss in fewer steps or less time."""
+    own, base = runs[label], runs["uniform"]
+    less = "fewer steps" if measure == "steps" else "less time"
+    said = f"{label} reaches the final train loss of uniform in {less}{when}"
+    found, finals = arrivals(own, base, measure), paired(own, base, final_loss)
+    return sooner(f"{label}: {less}", said, found, finals, f"share of the {measure}", **more)
+
+
+def same_or_better(
+    name: str, label: str, ratios: Sequence[float], measure: str, **more: Any
+) -> Claim:
+    """The paper's claim about test errors, for one ratio to uniform per seed."""
+    what = measure.replace("_", " ")
+    said = f"the {what} of {label} is the same as uniform's or better"
+    return no_worse(name, said, ratios, MARGIN[measure], f"{what} over uniform's", **more)

@@ -1,0 +1,130 @@
+"""The runs of a study, at the scale that the user chose."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from salience.compare.directory import RunFile
+from salience.compare.plan import Plan, compare
+from salience.compare.run import Row
+from salience.errors import ArgumentError
+from salience.paper.analysis import NAMES
+from salience.paper.measures import Trace
+from salience.paper.networks import Size
+from salience.paper.targets import Study
+from salience.paper.tasks import make_task
+
+__all__ = ["Settings", "Stage"]
+
+LEAST = 4  # steps, however small the scale
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may choose; ``seeds`` None is the paper's number, ``task`` None all of them."""
+
+    scale: float = 1.0
+    model: Size = "paper"
+    seeds: int | None = None
+    threads: int | None = None
+    task: str | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be run before anything is loaded."""
+        if not 0 < self.scale <= 1:
+            raise ArgumentError(f"scale must be above 0 and at most 1; got {self.scale}")
+        if self.model not in ("small", "paper"):
+            raise ArgumentError(f"model must be small or paper; got {self.model!r}")
+        if self.seeds is not None and self.seeds < 1:
+            raise ArgumentError(f"seeds must be at least 1; got {self.seeds}")
+
+
+@final
+class Stage:
+    """One study of a target, ready to run.
+
+    Its directory is named after what decides its rows, so that targets with the same ``out``
+    share runs (Table 1 and the curves of CIFAR-10, for example).
+    """
+
+    def __init__(
+        self, study: Study, settings: Settings, out: Path, data_dir: Path | None = None
+    ) -> None:
+        self.study, self.settings = study, settings
+        self.steps, self.evaluations = _lengths(study, settings.scale)
+        self.seeds = tuple(range(settings.seeds or study.seeds))
+        length = f"{self.steps}-steps-{self.evaluations}-points"
+        self.directory = out / "runs" / f"{study.name}-{settings.model}-{length}"
+        at = [round(i / self.evaluations * self.steps) for i in range(self.evaluations + 1)]
+        self.plan = Plan(
+            partial(
+                make_task, study.task, size=settings.model, data_dir=data_dir, probe=study.probe
+            ),
+            tuple(study.methods.values()),
+            self.seeds,
+            steps=self.steps,
+            evaluations=self.evaluations,
+            threads=settings.threads,
+            observe=study.observe(at),
+        )
+
+    @property
+    def runs(self) -> dict[str, int]:
+        """The number of seeds of each label, for progress."""
+        return dict.fromkeys(self.study.methods, len(self.seeds))
+
+    @property
+    def stated(self) -> str:
+        """What was run, for titles and sentences; a shortened schedule is always stated."""
+        length = f"{self.steps:,} iterations"
+        if self.steps < self.study.steps:
+            length = f"{self.steps:,} of {self.study.steps:,} iterations"
+        if self.settings.scale < 1:
+            length += f" (scale {self.settings.scale:g})"
+        seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return f"{NAMES[self.study.task]}: {length}, {self.settings.model} network, {seeds}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """For ``config.json``."""
+        return {
+            "task": self.study.task,
+            "methods": dict(self.study.methods),
+            "seeds": self.seeds,
+            "steps": self.steps,
+            "evaluations": self.evaluations,
+            "runs": self.directory.name,
+        }
+
+    def rows(self, jobs: int = 1) -> Iterator[Row]:
+        """Train what is not trained yet; rows have the labels as their methods."""
+        labels = {spec: label for label, spec in self.study.methods.items()}
+        for row in compare(self.plan, self.directory, jobs):
+            yield {**row, "method": labels[row["method"]]}
+
+    def traces(self) -> dict[str, list[Trace]]:
+        """The finished runs by label, seeds in order."""
+        return {
+            label: [self._trace(spec, seed) for seed in self.seeds]
+            for label, spec in self.study.methods.items()
+        }
+
+    def _trace(self, spec: str, seed: int) -> Trace:
+        file = RunFile(self.directory, spec, seed)
+        if not file.finished:
+            raise ArgumentError(
+                f"the run of {spec} with seed {seed} in {self.directory} is not finished: "
+                f"run it again with --resume"
+            )
+        return Trace(file.rows, file.observed)
+
+
+def _lengths(study: Study, scale: float) -> tuple[int, int]:
+    """Steps and evaluations at this scale."""
+    evaluations = max(study.least, round(scale * study.evaluations))
+    if study.scaled == "evaluations":
+        return study.steps, evaluations
+    steps = max(LEAST, round(scale * study.steps))
+    return steps, min(evaluations, steps)

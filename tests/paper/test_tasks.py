@@ -1,0 +1,82 @@
+"""The paper's tasks on small data in place of the published sets."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from salience.compare.task import constant, stepped
+from salience.errors import ArgumentError
+from salience.paper import tasks
+from salience.paper.data.images import Augmented, Images, Scale
+from salience.paper.data.ptb import Words
+
+
+def images(train, _, side):
+    n = 1000 if train else 100
+    pixels = torch.arange(n * side**2).view(n, 1, side, side) % 251
+    return Images(pixels.to(torch.uint8), torch.arange(n) % 10, Scale((0.1,), (0.3,)))
+
+
+@pytest.fixture(autouse=True)
+def _small_data(monkeypatch):
+    cifar10 = partial(images, side=32)
+    monkeypatch.setattr(tasks, "mnist", partial(images, side=28))
+    monkeypatch.setattr(tasks, "cifar10", cifar10)
+    monkeypatch.setattr(tasks, "cifar10_augmented", lambda _: Augmented(cifar10(True, None), 10))
+    text = Words([["a", "b", "<eos>"]] * 10, ("<pad>", "<eos>", "a", "b"))
+    monkeypatch.setattr(tasks, "penn_treebank", lambda *_: text)
+
+
+SIZES = {
+    "mnist": 1000,
+    "cifar10": 10_000,
+    "ptb": 30,
+    "cifar10-plain": 1000,
+    "mnist-wrong-labels": 1000,
+    "mnist-random-labels": 1000,
+    "mnist-long-tail": 250,
+}
+
+
+@pytest.mark.parametrize("name", tasks.TASK_NAMES)
+def test_each_task(name):
+    task = tasks.make_task(name, probe=7)
+    assert (task.name, len(task.train), task.probe, task.batch_size) == (name, SIZES[name], 7, 128)
+    assert task.schedule is (stepped if name == "cifar10" else constant)
+    assert (task.wrong is None) == (name == "ptb")
+    x, y = task.collate(task.test.__getitems__([0, 1]))
+    if name.startswith("mnist"):
+        assert task.loss(task.model()(x), y).shape == (2,)
+
+
+def test_labels_are_changed_as_the_names_say():
+    right = tasks.make_task("mnist").train.targets
+    shares = [
+        float((tasks.make_task(f"mnist-{kind}-labels").train.targets != right).float().mean())
+        for kind in ("wrong", "random")
+    ]
+    assert shares == pytest.approx([0.18, 0.9], abs=0.04)  # a tenth is right by chance
+    rare = tasks.make_task("mnist-long-tail").rare(torch.arange(10))
+    assert rare.nonzero().flatten().tolist() == [7, 8, 9]
+
+
+def test_dropout_only_where_the_paper_has_it():
+    kinds = {
+        name: {type(layer).__name__ for layer in tasks.make_task(name).model()}
+        for name in ("cifar10", "cifar10-plain")
+    }
+    assert "Dropout" in kinds["cifar10"]
+    assert "Dropout" not in kinds["cifar10-plain"]
+
+
+def test_examples_are_shown_as_pictures_and_text():
+    shown = tasks.make_task("cifar10").show(1003)  # a copy of image 3
+    assert torch.equal(shown, images(True, None, 32).images[3] / 255)
+    assert tasks.make_task("ptb").show(1) == "a [b]"
+    assert tasks.make_task("ptb").show(0) == "[a]"
+
+
+def test_unknown_tasks_are_refused():
+    with pytest.raises(ArgumentError, match=r"task must be one of mnist, .*; got 'minst'"):
+        tasks.make_task("minst")
