@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from salience import ImportanceLoader
-from salience.batches.fetching import Requests, Seeded, fetched
+from salience.batches.fetching import Fetched, Requests, Seeded
 
 N, BATCH = 24, 4
 
@@ -102,5 +102,5 @@ def test_batches_are_those_of_dataloader(workers: int) -> None:
         requests = Requests(lambda: waiting.pop(0), 2)
         return DataLoader(list(range(10)), batch_sampler=requests, num_workers=workers)
 
-    ours = [batch.tolist() for batch in fetched(loader())]
+    ours = [batch.tolist() for batch in Fetched(loader())]
     assert ours == [batch.tolist() for batch in loader()] == [[0, 5], [2]]
