@@ -313,7 +313,7 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
     assert total > (30_000 if active else 20_000)  # it did ask
 
 
-# -------------------------------------------------------------------------------- turning on and off
+# ------------------------------------------------------------------------------ turning on and off
 
 
 def turn(one: ImportanceSampler, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
