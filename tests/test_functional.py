@@ -183,7 +183,7 @@ def everything() -> list[Tensor]:
     weights = functional.weights(p, 0.5)
     return [
         *draws,
-        *functional.turns(p, p, 3),
+        *functional.even_visits(p, p, 3),
         *functional.merge_duplicates(draws[0], weights[draws[0]]),
         functional.variance_reduction(scores),
         functional.effective_sample_size(weights),

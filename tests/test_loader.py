@@ -236,7 +236,7 @@ def test_two_iterations_at_once_are_refused(dataset: TensorDataset) -> None:
     second = iter(loader)
     next(second)
     loader.mean(torch.ones(8))
-    with pytest.raises(UsageError, match="another iteration .* has begun: use one at a time"):
+    with pytest.raises(UsageError, match=r"another iteration .* has begun: use one at a time"):
         next(first)
     next(second)  # the newer one goes on
 
@@ -395,3 +395,38 @@ def test_hard_examples_are_drawn_more_often_and_weigh_less() -> None:
     assert loader.metrics()["mean_loss"] == pytest.approx(float(hardness.mean()), rel=0.1)
     v = n * float((hardness**2).sum() / hardness.sum() ** 2)
     assert loader.metrics()["variance_reduction"] == pytest.approx(v, rel=0.05)
+
+
+def test_indices_and_weights_are_copies(dataset: TensorDataset) -> None:
+    """They aliased an internal buffer: halving them changed later means."""
+    for score in ("uniform", "history"):
+        loader = ImportanceLoader(dataset, 8, score=score)
+        for _ in loader:
+            expected = float(loader.weights.mean())
+            weights, indices = loader.weights, loader.indices
+            weights *= 0.5
+            indices.zero_()
+            assert float(loader.mean(torch.ones(8))) == pytest.approx(expected)
+        assert loader.weights.max() > 0.5
+
+
+@pytest.mark.parametrize("score", ["uniform", "history"])
+def test_a_compiled_step_has_few_graphs(score: str, dataset: TensorDataset) -> None:
+    """``mean`` was traced into some twenty."""
+    loader, net = ImportanceLoader(dataset, 8, score=score), nn.Linear(6, 3)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        return loader.mean(nn.functional.cross_entropy(net(x), y, reduction="none"))
+
+    batches = iter(loader)
+    x, y = next(batches)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about its internals
+        torch._dynamo.reset()
+        assert torch._dynamo.explain(step)(x, y).graph_count <= 3
+        compiled = torch.compile(step, backend="eager")
+        for x, y in batches:
+            found = compiled(x, y)
+            torch.testing.assert_close(found, step(x, y))  # again: weighed, not recorded
+    assert loader._sampler.step == 5
+    torch._dynamo.reset()

@@ -195,7 +195,6 @@ def test_a_damaged_state_changes_nothing(score: str, how: str, deferred: bool | 
         tried += 1
         with pytest.raises(StateError):
             other.load_state_dict(wrong)
-            pytest.fail(f"{path} was accepted")
         assert frozen(other.state_dict()) == before, path
         assert other.metrics() == pytest.approx(metrics, nan_ok=True), path
     assert tried >= 1

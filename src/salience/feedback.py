@@ -84,14 +84,12 @@ def weighted_mean(
 
 
 def outside_graphs(function: Any) -> Any:
-    """Keep torch.compile out of ``function``; who does not use it does not wait for it to load."""
+    """Keep torch.compile out of ``function``, without loading the compiler before it is called."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        inner = wrapper.__dict__.get("inner")
-        if inner is None:
-            inner = wrapper.__dict__["inner"] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
-        return inner(*args, **kwargs)
+        # Not kept for the next call: the compiler traces this function and cannot store it.
+        return torch.compiler.disable(function)(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return wrapper
 

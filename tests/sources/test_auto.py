@@ -311,3 +311,44 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
         total += counting.asked
         assert one.active == active
     assert total > (30_000 if active else 20_000)  # it did ask
+
+
+# ------------------------------------------------------------------------------ turning on and off
+
+
+def turn(one: ImportanceSampler, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The next draw, at which it turns on or off."""
+    one._number = EVERY
+    monkeypatch.setattr(type(one.source), "gain", lambda *_: 9.0 if wanted else 1.0)
+    draw = one.draw()
+    assert one.active == wanted
+    return draw
+
+
+def test_turned_on_again_it_plans_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = sampler(smoothing=0.0)
+    one.update(torch.arange(N), torch.full((N,), 1.0))
+    turn(one, True, monkeypatch)
+    assert len(one.source._on._queue) > BATCH  # planned by scores that will be old
+    turn(one, False, monkeypatch)
+    one.update(torch.arange(N), torch.full((N,), 6.0))
+    one.catch_up()
+    assert set(turn(one, True, monkeypatch).scores.tolist()) == {2.0}  # 0.8 x 1 + 0.2 x 6
+
+
+def test_turned_off_it_begins_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = sampler()
+    train(one, torch.full((N,), 1.0), 5)
+    turn(one, True, monkeypatch)
+    drawn = [turn(one, False, monkeypatch).indices]
+    drawn += [one.draw().indices for _ in range(N // BATCH - 1)]
+    assert sorted(torch.cat(drawn).tolist()) == list(range(N))
+
+
+def test_epochs_do_not_disturb_it_while_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = sampler()
+    one.update(torch.arange(N), torch.full((N,), 1.0))
+    turn(one, True, monkeypatch)
+    planned = len(one.source._on._queue)
+    one.new_epoch()
+    assert len(one.source._on._queue) == planned
