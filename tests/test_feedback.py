@@ -239,6 +239,21 @@ def test_part_of_a_batch_is_weighed_once() -> None:
     assert loader._sampler.step == 2
 
 
+@pytest.mark.parametrize("deferred", [None, True])
+def test_part_of_a_batch_weighed_again_at_once_is_recorded_once(deferred: bool | None) -> None:
+    """SAM on micro-batches."""
+    loader = make()
+    loader.deferred = deferred
+    x, slots = next(iter(loader))
+    for part in (slice(0, 3), slice(3, 6)):
+        first = float(loader.mean(loss_of(x[part]), slots[part]))
+        again = float(loader.mean(loss_of(x[part]) * 2, slots[part]))
+        assert again == pytest.approx(2 * first)
+    loader._feedback.flush()
+    assert loader._sampler.step == 2
+    torch.testing.assert_close(loader._sampler.score.score(x, None), loss_of(x))
+
+
 def test_places_beyond_a_short_batch_are_refused() -> None:
     loader = ImportanceLoader(TensorDataset(torch.arange(8)), 6, score="uniform", slots=True)
     batches = iter(loader)
