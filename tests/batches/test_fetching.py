@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import weakref
 from itertools import islice
 from typing import Any
 
@@ -88,19 +89,41 @@ def test_without_workers_nothing_is_seeded() -> None:
     assert noise[:, 0].tolist() == pytest.approx(expected)
 
 
+class Waiting:
+    """Batches that are asked for one after the other."""
+
+    def __init__(self) -> None:
+        self.batches = [[0, 5], [2], None]
+
+    def next(self) -> list[int] | None:
+        return self.batches.pop(0)
+
+
 def test_requests_are_a_batch_sampler() -> None:
-    waiting = [[0, 1], [2], None]
-    requests = Requests(lambda: waiting.pop(0), 2)
+    waiting = Waiting()
+    requests = Requests(waiting.next, 2)
     assert len(requests) == 2
-    assert list(requests) == [[0, 1], [2]]
+    assert list(requests) == [[0, 5], [2]]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_are_those_of_dataloader(workers: int) -> None:
-    def loader() -> DataLoader[Any]:
-        waiting = [[0, 5], [2], None]
-        requests = Requests(lambda: waiting.pop(0), 2)
+    ours, theirs = Waiting(), Waiting()
+
+    def loader(waiting: Waiting) -> DataLoader[Any]:
+        requests = Requests(waiting.next, 2)
         return DataLoader(list(range(10)), batch_sampler=requests, num_workers=workers)
 
-    ours = [batch.tolist() for batch in Fetched(loader())]
-    assert ours == [batch.tolist() for batch in loader()] == [[0, 5], [2]]
+    found = [batch.tolist() for batch in Fetched(loader(ours))]
+    assert found == [batch.tolist() for batch in loader(theirs)] == [[0, 5], [2]]
+
+
+def test_a_loader_that_is_no_longer_used_is_gone_at_once() -> None:
+    """Found by the collector of cycles, persistent workers are waited for: ten seconds."""
+    gone = []
+    for score in ("history", "auto"):
+        loader = make(score=score, num_workers=0)
+        follow(loader, islice(loader, 2))
+        weakref.finalize(loader, gone.append, score)
+        del loader
+    assert gone == ["history", "auto"]

@@ -1,6 +1,7 @@
 """What DataLoader is asked to fetch, and with which random numbers."""
 
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -35,16 +36,27 @@ def _arrived(indices: list[int], seed: int) -> list[int]:
 
 @final
 class Requests:
-    """A batch sampler: asks ``next_indices()`` for one batch after the other."""
+    """A batch sampler: asks a method, ``next_indices()``, for one batch after the other.
+
+    Its object is held weakly. In a reference cycle with its workers, a loader would take ten
+    seconds to be collected.
+    """
 
     def __init__(self, next_indices: Callable[[], list[int] | None], steps: int) -> None:
-        self._next, self._steps = next_indices, steps
+        self._next, self._steps = weakref.WeakMethod(next_indices), steps
+
+    def __getstate__(self) -> tuple[Any, int]:
+        return self._next(), self._steps
+
+    def __setstate__(self, state: tuple[Any, int]) -> None:
+        self._next, self._steps = weakref.WeakMethod(state[0]), state[1]
 
     def __len__(self) -> int:
         return self._steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        while (indices := self._next()) is not None:
+        next_indices = self._next()
+        while next_indices is not None and (indices := next_indices()) is not None:
             yield indices
 
 
