@@ -22,7 +22,7 @@ from salience.draw import Draw
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import Feedback, outside_graphs
 from salience.functional import Scheme
-from salience.pools import choose_batch
+from salience.pools import choose_batch, to_model
 from salience.presets import ScoreName
 from salience.sampler import BadLoss, ImportanceSampler
 from salience.scores import Score
@@ -326,6 +326,8 @@ class ImportanceLoader:
         request = self._ahead.popleft() if self._steps is not None else None
         if isinstance(request, Draw):
             draw = request
+            if not self._by_index:  # chosen before a resume: it comes where it came before
+                batch = to_model(self._model, batch)
         else:
             self._sampler.deferred = bool(self.deferred)
             draw, batch = choose_batch(self._sampler, self._model, self._layout, request, batch)

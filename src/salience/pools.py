@@ -9,7 +9,7 @@ from salience.batches.nested import Layout, move, pick, pool_size
 from salience.draw import Draw
 from salience.sampler import ImportanceSampler
 
-__all__ = ["choose_batch", "device_of"]
+__all__ = ["choose_batch", "to_model"]
 
 
 def choose_batch(
@@ -24,16 +24,14 @@ def choose_batch(
     ``candidates`` are its dataset positions; None for a stream, whose examples are known by their
     place in the pool.
     """
-    device = device_of(model)
-    if device is not None:
-        pool = move(pool, device)
+    pool = to_model(model, pool)
     if candidates is None:
         candidates = torch.arange(pool_size(pool, layout), device="cpu")
     positions, draw = sampler.choose(candidates, pool)
     return draw, pick(pool, positions, len(candidates), layout)
 
 
-def device_of(model: nn.Module | None) -> torch.device | None:
-    """Where the model is; None without a model or parameters."""
+def to_model(model: nn.Module | None, batch: Any) -> Any:
+    """``batch`` where the model is; as it is without a model or parameters."""
     parameter = None if model is None else next(model.parameters(), None)
-    return None if parameter is None else parameter.device
+    return batch if parameter is None else move(batch, parameter.device)
