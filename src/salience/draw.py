@@ -46,7 +46,10 @@ class Draw:
     def unbiased_mean(self, values: Tensor) -> float:
         """(1/B) sum_i values_i / (M p_i), unbiased for their mean over the dataset."""
         if self.uniform:
-            return float(np.add.reduce(values.numpy(), dtype=np.float64)) / values.shape[0]
+            return float(self.weights.numpy() @ values.numpy()) / values.shape[0]  # ones
+        if self.counts is None:  # as below, in fewer operations
+            inverse_sum = np.add.reduce(values.numpy() / self.probabilities.numpy())
+            return float(inverse_sum) / (self.pool * values.shape[0])
         return float(self.inverse().numpy() @ values.numpy()) / values.shape[0]
 
     def map(self, fn: Any) -> "Draw":

@@ -204,7 +204,7 @@ class Feedback:
                 f"and mean(losses, slots), or call loader.skip() for a batch that is deliberately "
                 f"left out"
             )
-        for draw in (*self.waiting.values(), *self._weighed.values()):
+        for draw in (self.waiting or self._weighed).values():
             return draw
         raise UsageError("mean() needs a batch: iterate over the loader first")
 

@@ -31,7 +31,7 @@ VERSION = 5  # of the saved state
 # Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
 # a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
 SALT = 5_846_008_549_259_017_313
-BACKLOG = 32  # steps whose losses are learned together
+BACKLOG = 64  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
 
 
@@ -72,6 +72,7 @@ class ImportanceSampler:
         n, batch_size, seed = _whole_numbers(n, batch_size, seed)
         _check(n, k, draw, on_bad_loss)
         self.n, self.batch_size, self.k = n, batch_size, float(k)
+        self._size = batch_size if n is None else min(batch_size, n)  # of a draw
         self._on_bad_loss = on_bad_loss
         self._generator = torch.Generator(device="cpu").manual_seed((seed + SALT) % 2**64)
         by_index = score not in NEED_MODEL if isinstance(score, str) else _by_index(score)
@@ -159,14 +160,15 @@ class ImportanceSampler:
                 f"score {self.score_name!r} needs the examples themselves: use ImportanceLoader, "
                 f"or choose(indices, batch) with a pool of them"
             )
-        start = time.perf_counter()
-        size = self.batch_size if self.n is None else min(self.batch_size, self.n)
-        if not self.source.ready(size, self._number):
+        if self.source.ready(self._size, self._number):
+            draw = self.source.draw(self._size, self._number)
+        else:
             self.catch_up()
-        draw = self.source.draw(size, self._number)
+            start = time.perf_counter()
+            draw = self.source.draw(self._size, self._number)
+            self.seconds += time.perf_counter() - start
         self._number += 1
         self.outstanding[draw.number] = draw
-        self.seconds += time.perf_counter() - start
         return draw
 
     def candidates(self) -> Tensor:
@@ -262,7 +264,6 @@ class ImportanceSampler:
         They are checked now and learned before anything depends on them: several steps in a row
         take a fraction of the time that they take one by one, with a training step in between.
         """
-        start = time.perf_counter()
         values, good = losses.numpy(), draw
         # The extremes show every bad loss, for nan is both; reductions would take twice as long.
         if not (values[values.argmin()] >= 0 and values[values.argmax()] < math.inf):
@@ -273,7 +274,6 @@ class ImportanceSampler:
             self._backlog.append((good, values.copy()))  # the user may change them in place
         if len(self._backlog) >= BACKLOG:
             self.catch_up()
-        self.seconds += time.perf_counter() - start
 
     def _without_bad(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:
         losses = torch.from_numpy(values)
@@ -285,9 +285,13 @@ class ImportanceSampler:
 
     def catch_up(self) -> None:
         """Learn what was taken and not learned yet. When this happens changes no draw."""
+        if not self._backlog:
+            return
+        start = time.perf_counter()
         backlog, self._backlog = self._backlog, []
         for draw, values in backlog:
             self._learn(draw, torch.from_numpy(values))
+        self.seconds += time.perf_counter() - start
 
     def _learn(self, draw: Draw, losses: Tensor) -> None:
         mean_loss = draw.unbiased_mean(losses)
@@ -378,12 +382,12 @@ class ImportanceSampler:
 def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     """One loss per distinct index, the mean of the repeated ones."""
     at = indices.numpy()
-    order = at.argsort(kind="stable")
-    ordered = at[order]
-    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    if len(starts) == len(at) - 1:
+    ordered = np.sort(at)
+    repeated = ordered[1:] == ordered[:-1]
+    if not (len(repeated) and repeated[repeated.argmax()]):
         return indices, losses
-    starts = np.append(0, starts)
+    order = at.argsort(kind="stable")
+    starts = np.append(0, np.flatnonzero(~repeated) + 1)
     means = np.add.reduceat(losses.numpy()[order], starts) / np.diff(starts, append=len(at))
     return torch.from_numpy(ordered[starts]), torch.from_numpy(means.astype(np.float32))
 

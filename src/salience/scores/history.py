@@ -33,10 +33,11 @@ class History:
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:
         at, seen = indices.numpy(), losses.numpy()
         if self._decay:
-            before = self._mean[at]
+            before = self._mean.take(at)
             mean = before + (1 - self._decay) * (seen - before)
-            first = mean != mean  # nan: not seen before
-            seen = np.where(first, seen, mean) if np.logical_or.reduce(first) else mean
+            if np.isnan(mean[mean.argmin()]):  # some were not seen before: nan is the least
+                mean = np.where(np.isnan(mean), seen, mean)
+            seen = mean
         self._mean[at] = seen
         return indices
 

@@ -16,7 +16,7 @@ from salience.sources.scoring import known_scores, mean_of_known
 
 __all__ = ["AutoSource"]
 
-EVERY = 50  # steps between two looks at the gain
+EVERY = 100  # draws between two looks at the gain
 ON, OFF = 1.1, 1.03  # turns on above, off below: apart, so that it does not flutter
 SAMPLE = 4096  # examples whose scores are looked at
 SINGLE = 0.01  # the most that one example can add to the gain

@@ -39,19 +39,14 @@ class Passes:
         if self._at >= self.n:
             self._begin()
         stop = min(self._at + count, self.n)
+        missing = self._at + count - stop if whole else 0
         part = torch.from_numpy(self._places().span(self._at, stop))
         self._at = stop
-        if whole and len(part) < count:
-            return torch.cat([part, self.take(count - len(part))])
-        return part
+        return torch.cat([part, self.take(missing)]) if missing else part
 
     def end(self) -> None:
         """Leave the rest of this pass: what is taken next begins a new one."""
         self._at = self.n
-
-    @property
-    def fraction_done(self) -> float:
-        return self._at / self.n
 
     def _begin(self) -> None:
         key = torch.randint(2**62, (1,), generator=self._generator, device="cpu")

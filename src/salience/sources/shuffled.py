@@ -28,12 +28,11 @@ class Shuffled:
         indices = self._passes.take(n, whole=False)
         if self._drop_last and len(indices) < n:
             indices = self._passes.take(n, whole=False)
-        if len(self._ones) != len(indices):
+        if self._ones.shape != indices.shape:
             self._ones = torch.ones(len(indices), dtype=torch.float64, device="cpu")
             self._p, self._weights = self._ones / self._passes.n, self._ones.float()
-        return Draw(
-            number, indices, self._weights, self._p, self._ones, self._passes.n, uniform=True
-        )
+        parts = (indices, self._weights, self._p, self._ones)
+        return Draw(number, *parts, self._passes.n, uniform=True)
 
     def update(self, indices: Tensor) -> None:
         pass
