@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_every_chart_is_a_png(tmp_path, rows):
 
 def test_a_chart_is_plain_values_and_a_table():
     chart = Chart("c", "title", [Panel("a", "x", "y", [BAND, Line("k", [5.0], [6.0])])])
-    assert json.loads(json.dumps(chart.plain()))["panels"][0]["lines"][1]["x"] == [5.0]
+    assert json.loads(json.dumps(asdict(chart)))["panels"][0]["lines"][1]["x"] == [5.0]
     assert cells(chart).rows[2:] == [["a", "loss", 2, 0.6, 0.5, 0.7], ["a", "k", 5, 6, None, None]]
 
 

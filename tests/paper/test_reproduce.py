@@ -17,8 +17,9 @@ from salience.compare.run import Row
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.paper import stages
-from salience.paper.figures import write_figures
-from salience.paper.reproduce import TARGETS, Outcome, Settings, Stage, finish, prepare
+from salience.paper.reproduce import Outcome, finish, prepare
+from salience.paper.stages import Settings, Stage
+from salience.paper.targets import TARGETS
 
 SCALE = 0.0002  # 4 steps for MNIST, 10 for CIFAR-10, 20 for Penn Treebank
 SEEDS = 2
@@ -75,7 +76,7 @@ def test_a_target_from_end_to_end(name: str, out: Path) -> None:
     assert {row["method"] for row in rows} == {label for part in parts for label in part.runs}
 
     outcome = finish(name, out)
-    written = {*outcome.files, *write_figures(outcome)}
+    written = {*outcome.files}
     assert {out / name / f"{name}.{kind}" for kind in ("png", "html", "json", "csv")} <= written
     check_figure(name, out / name, outcome)
     check_result(name, out / name, outcome)
@@ -113,7 +114,6 @@ def check_result(name: str, at: Path, outcome: Outcome) -> None:
 def test_the_table_is_beside_the_papers(out: Path) -> None:
     run("table1", out, resume=(out / "table1").exists())
     outcome = finish("table1", out)
-    write_figures(outcome)
     (table,) = outcome.found.tables
     assert len(table.rows) == 3 * 3 * 5
     first = dict(zip(table.columns, table.rows[2], strict=True))

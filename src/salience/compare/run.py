@@ -128,7 +128,7 @@ class Run:
     def evaluate(self) -> Row:
         """Losses and errors, without changing anything that the training depends on."""
         self.model.eval()
-        self.train_losses, *_ = self._measure(self._train)
+        self.train_losses = self._measure(self._train)[0]
         test_losses, test_wrong, rare = self._measure(self._test)
         row = Row(
             task=self.task.name,

@@ -12,7 +12,7 @@ from salience.compare.run import Row
 from salience.errors import ArgumentError
 from salience.paper.analysis import NAMES
 from salience.paper.measures import Trace
-from salience.paper.networks import Size
+from salience.paper.networks import check_size
 from salience.paper.targets import Study
 from salience.paper.tasks import make_task
 
@@ -26,7 +26,7 @@ class Settings:
     """What a user may choose; ``seeds`` None is the paper's number, ``task`` None all of them."""
 
     scale: float = 1.0
-    model: Size = "paper"
+    model: str = "paper"
     seeds: int | None = None
     threads: int | None = None
     task: str | None = None
@@ -35,8 +35,7 @@ class Settings:
         """Refuse what cannot be run before anything is loaded."""
         if not 0 < self.scale <= 1:
             raise ArgumentError(f"scale must be above 0 and at most 1; got {self.scale}")
-        if self.model not in ("small", "paper"):
-            raise ArgumentError(f"model must be small or paper; got {self.model!r}")
+        check_size(self.model)
         if self.seeds is not None and self.seeds < 1:
             raise ArgumentError(f"seeds must be at least 1; got {self.seeds}")
 
@@ -58,10 +57,9 @@ class Stage:
         length = f"{self.steps}-steps-{self.evaluations}-points"
         self.directory = out / "runs" / f"{study.name}-{settings.model}-{length}"
         at = [round(i / self.evaluations * self.steps) for i in range(self.evaluations + 1)]
+        task: dict[str, Any] = {"size": settings.model, "data_dir": data_dir, "probe": study.probe}
         self.plan = Plan(
-            partial(
-                make_task, study.task, size=settings.model, data_dir=data_dir, probe=study.probe
-            ),
+            partial(make_task, study.task, **task),
             tuple(study.methods.values()),
             self.seeds,
             steps=self.steps,

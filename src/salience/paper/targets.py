@@ -10,9 +10,7 @@ from typing import Literal
 
 from salience.compare.plan import Observer
 from salience.paper.analysis import NAMES, Analysis, Material
-from salience.paper.figure1 import largest_loss, variance
-from salience.paper.figures2_3 import speed
-from salience.paper.figures4_5 import gnorm_vs_loss, tracking
+from salience.paper.figures import gnorm_vs_loss, largest_loss, speed, tracking, variance
 from salience.paper.measures import nearest
 from salience.paper.probes import GradientVariance, TrackingAndTest, loss_and_norm
 from salience.paper.table1 import stage_steps, table1

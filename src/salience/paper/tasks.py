@@ -16,7 +16,7 @@ from salience.paper.data.images import Images
 from salience.paper.data.mnist import mnist
 from salience.paper.data.ptb import Words, penn_treebank
 from salience.paper.hard_cases import long_tail, rarest_third, wrong_labels
-from salience.paper.networks import Size, cifar10_network, mnist_network, ptb_network
+from salience.paper.networks import cifar10_network, mnist_network, ptb_network
 
 __all__ = ["PROBE", "STEPS", "TASK_NAMES", "make_task"]
 
@@ -26,70 +26,51 @@ PROBE = 10_000  # examples of each set in an evaluation
 
 
 def make_task(
-    name: str, *, size: Size = "small", data_dir: Path | None = None, probe: int | None = PROBE
+    name: str, *, size: str = "small", data_dir: Path | None = None, probe: int | None = PROBE
 ) -> Task:
     """A task of the paper, or one of the hard cases made from its data."""
-    if name not in _BUILDERS:
+    if name not in TASK_NAMES:
         raise ArgumentError(f"task must be one of {', '.join(TASK_NAMES)}; got {name!r}")
-    return replace(_BUILDERS[name](size, data_dir), probe=probe)
+    build = partial(_mnist, name) if name in MNIST else OTHERS[name]
+    return replace(build(size, data_dir), probe=probe)
 
 
-def _mnist(size: Size, data_dir: Path | None) -> Task:
-    return _changed_mnist("mnist", lambda train: train, size, data_dir)
+def _mnist(name: str, size: str, data_dir: Path | None) -> Task:
+    train, test = MNIST[name](mnist(True, data_dir)), mnist(False, data_dir)
+    task = _image_task(name, train, test, train, partial(mnist_network, size))
+    if name != "mnist-long-tail":
+        return task
+    return replace(task, rare=partial(torch.isin, test_elements=rarest_third(train.targets)))
 
 
-def _mnist_wrong_labels(size: Size, data_dir: Path | None) -> Task:
-    return _changed_mnist("mnist-wrong-labels", wrong_labels, size, data_dir)
-
-
-def _mnist_random_labels(size: Size, data_dir: Path | None) -> Task:
-    change = partial(wrong_labels, share=1.0)
-    return _changed_mnist("mnist-random-labels", change, size, data_dir)
-
-
-def _mnist_long_tail(size: Size, data_dir: Path | None) -> Task:
-    task = _changed_mnist("mnist-long-tail", long_tail, size, data_dir)
-    rare = rarest_third(task.train.targets)  # type: ignore[attr-defined]
-    return replace(task, rare=partial(torch.isin, test_elements=rare))
-
-
-def _changed_mnist(
-    name: str, change: Callable[[Images], Images], size: Size, data_dir: Path | None
-) -> Task:
-    train, test = change(mnist(True, data_dir)), mnist(False, data_dir)
-    return _image_task(name, train, test, train, partial(mnist_network, size))
-
-
-def _cifar10(size: Size, data_dir: Path | None) -> Task:
+def _cifar10(size: str, data_dir: Path | None) -> Task:
     train, test = cifar10_augmented(data_dir), cifar10(False, data_dir)
     task = _image_task("cifar10", train, test, train.original, partial(cifar10_network, size))
     return replace(task, schedule=stepped)
 
 
-def _cifar10_plain(size: Size, data_dir: Path | None) -> Task:
+def _cifar10_plain(size: str, data_dir: Path | None) -> Task:
     """The 50,000 images without augmentation and dropout: what a small network can fit."""
     train, test = cifar10(True, data_dir), cifar10(False, data_dir)
     network = partial(cifar10_network, size, dropout=False)
     return _image_task("cifar10-plain", train, test, train, network)
 
 
-def _ptb(size: Size, data_dir: Path | None) -> Task:
+def _ptb(size: str, data_dir: Path | None) -> Task:
     train, valid = penn_treebank("train", data_dir), penn_treebank("valid", data_dir)
-    return _task(
-        "ptb", train, valid, partial(ptb_network, size), wrong=None, show=partial(_sentence, train)
-    )
+    network, show = partial(ptb_network, size), partial(_sentence, train)
+    return _task("ptb", train, valid, network, wrong=None, show=show)
 
 
-_BUILDERS = {
-    "mnist": _mnist,
-    "cifar10": _cifar10,
-    "ptb": _ptb,
-    "cifar10-plain": _cifar10_plain,
-    "mnist-wrong-labels": _mnist_wrong_labels,
-    "mnist-random-labels": _mnist_random_labels,
-    "mnist-long-tail": _mnist_long_tail,
+# What is made of the training images.
+MNIST: dict[str, Callable[[Images], Images]] = {
+    "mnist": lambda train: train,
+    "mnist-wrong-labels": wrong_labels,
+    "mnist-random-labels": partial(wrong_labels, share=1.0),
+    "mnist-long-tail": long_tail,
 }
-TASK_NAMES = tuple(_BUILDERS)
+OTHERS = {"cifar10": _cifar10, "ptb": _ptb, "cifar10-plain": _cifar10_plain}
+TASK_NAMES = tuple(dict.fromkeys(("mnist", *OTHERS, *MNIST)))
 
 
 def _image_task(name: str, train: Any, test: Images, pictures: Images, network: Any) -> Task:

@@ -18,7 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import salience
-from salience.cli.downloads import fetch_all
+from salience.cli import data
 from salience.cli.main import make_app
 from salience.errors import DataError
 from salience.paper.data import catalogue, download
@@ -485,9 +485,10 @@ def test_refusals_are_one_sentence(shop, tmp_path, arguments, sentence):
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_terminal_gets_a_bar_for_each_file(tmp_path):
+def test_a_terminal_gets_a_bar_for_each_file(tmp_path, monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    fetch_all(catalogue.CATALOGUE.values(), tmp_path, console)
+    monkeypatch.setattr(data, "Console", lambda: console)
+    data.fetch(data_dir=tmp_path)
     text = console.file.getvalue()
     assert "data.bin" in text
     assert "set.tgz" in text
