@@ -32,7 +32,9 @@ def digits(train: bool) -> TensorDataset:
     (torch.Size([1437, 1, 8, 8]), torch.int64)
     """
     images, labels = _stored()
-    chosen = _split(labels, train=train)
+    by_class = torch.argsort(labels, stable=True)
+    is_test = torch.arange(len(labels)) % TEST_EVERY == 0
+    chosen = by_class[~is_test if train else is_test]
     return TensorDataset(images[chosen].float().unsqueeze(1) / BRIGHTEST, labels[chosen])
 
 
@@ -43,13 +45,6 @@ def _stored() -> tuple[Tensor, Tensor]:
         np.load(file, allow_pickle=False) as stored,
     ):
         return torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]).long()
-
-
-def _split(labels: Tensor, *, train: bool) -> Tensor:
-    """Positions of one part of the split, ordered by class."""
-    by_class = torch.argsort(labels, stable=True)
-    is_test = torch.arange(len(labels)) % TEST_EVERY == 0
-    return by_class[~is_test if train else is_test]
 
 
 def digits_task() -> Task:

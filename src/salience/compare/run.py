@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NotRequired, TypedDict, final
+from typing import Any, NotRequired, TypedDict, cast, final
 
 import torch
 from torch import Tensor
@@ -127,32 +127,37 @@ class Run:
 
     def evaluate(self) -> Row:
         """Losses and errors, without changing anything that the training depends on."""
-        self.model.eval()
         self.train_losses = self._measure(self._train)[0]
-        test_losses, test_wrong, rare = self._measure(self._test)
-        row = Row(
-            task=self.task.name,
-            method=self.method.name,
-            k=self.method.k,
-            seed=self.seed,
-            step=self.step,
-            seconds=self.seconds,
-            examples=self.examples,
-            train_loss=float(self.train_losses.mean()),
-            train_max_loss=float(self.train_losses.max()),
-            test_loss=float(test_losses.mean()),
-        )
+        row = {
+            "task": self.task.name,
+            "method": self.method.name,
+            "k": self.method.k,
+            "seed": self.seed,
+            "step": self.step,
+            "seconds": self.seconds,
+            "examples": self.examples,
+            "train_loss": float(self.train_losses.mean()),
+            "train_max_loss": float(self.train_losses.max()),
+            **self.test(self._test),
+        }
+        return cast(Row, row)
+
+    def test(self, dataset: Dataset[Any]) -> dict[str, float]:
+        """Loss and error (or perplexity) over a test set, named as in a row."""
+        losses, wrong, rare = self._measure(dataset)
+        found = {"test_loss": float(losses.mean())}
         if self.task.wrong is None:
-            row["test_perplexity"] = math.exp(min(row["test_loss"], 700.0))
+            found["test_perplexity"] = math.exp(min(found["test_loss"], 700.0))
         else:
-            row["test_error"] = float(test_wrong.mean())
+            found["test_error"] = float(wrong.mean())
             if self.task.rare is not None:
-                row["test_error_rare"] = float(test_wrong[rare].mean())
-        return row
+                found["test_error_rare"] = float(wrong[rare].mean())
+        return found
 
     @torch.inference_mode()
     def _measure(self, dataset: Dataset[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Per example: the loss, 1 where the answer is wrong, whether it is rare. All [n]."""
+        self.model.eval()
         losses, wrong, rare = [], [], []
         for x, y in _in_order(dataset, self.task.collate):
             output = self.model(x)

@@ -20,11 +20,7 @@ from salience.scores.model import scoring
 from salience.smoothing import make_smoothing
 
 __all__ = [
-    "GradientVariance",
-    "TrackingAndTest",
-    "loss_and_norm",
-    "pooled_variance",
-    "step_variance",
+    *("GradientVariance", "TrackingAndTest", "loss_and_norm", "pooled_variance", "step_variance"),
 ]
 
 CHUNK = 128  # examples that are measured at a time
@@ -41,20 +37,7 @@ class TrackingAndTest:
 
     def __call__(self, run: Run) -> dict[str, Any]:
         found = {"tracking": run.loader.metrics()["tracking"]}
-        return {**found, **_tested(run)} if run.step in self.at else found
-
-
-def _tested(run: Run) -> dict[str, Any]:
-    task = run.task
-    losses, wrong = [], []
-    with scoring(run.model, "eval"):
-        for x, y in DataLoader(task.test, CHUNK, collate_fn=task.collate):
-            output = run.model(x)
-            losses.append(task.loss(output, y).double())
-            wrong += [] if task.wrong is None else [task.wrong(output, y).double()]
-    if wrong:
-        return {"test_error": float(torch.cat(wrong).mean())}
-    return {"test_perplexity": math.exp(min(float(torch.cat(losses).mean()), 700.0))}
+        return {**found, **run.test(run.task.test)} if run.step in self.at else found
 
 
 def loss_and_norm(run: Run) -> dict[str, Any]:
@@ -68,8 +51,7 @@ def loss_and_norm(run: Run) -> dict[str, Any]:
     batch = _read(task, indices)
     losses = Loss(run.model, task.losses).score(indices, batch)
     norms = GradientNorm(run.model, task.losses).score(indices, batch)
-    mean = norms.mean()
-    scaled = norms / mean if mean > 0 else norms
+    scaled = norms / norms.mean() if norms.any() else norms
     return {"losses": losses.tolist(), "norms": scaled.tolist()}
 
 
