@@ -17,8 +17,9 @@ from rich.progress import (
 from rich.table import Table
 
 from salience.errors import DataError
-from salience.paper.data import catalogue, download
+from salience.paper.data import catalogue
 from salience.paper.data.catalogue import Condition, collection, folder, inspect
+from salience.paper.data.fetch import Progress as Report
 from salience.paper.data.fetch import fetch as fetch_set
 
 __all__ = ["app"]
@@ -99,7 +100,7 @@ def _lacking(found: Mapping[Path, Condition]) -> str:
     return f"{', '.join(wrong)} of {len(states)}" if wrong else ""
 
 
-def _bar(bars: Progress, name: str) -> download.Progress:
+def _bar(bars: Progress, name: str) -> Report:
     bar = bars.add_task(name, total=None)
     return lambda there, total: bars.update(bar, completed=there, total=total)
 
