@@ -92,7 +92,13 @@ def check_figure(name: str, at: Path, outcome: Outcome) -> None:
     lines = [line for panel in chart.panels for line in panel.lines]
     assert all(math.isfinite(y) for line in lines for y in line.y)
     with (at / f"{name}.csv").open() as file:
-        assert len(list(csv.reader(file))) == 1 + sum(len(line.x) for line in lines) > 1
+        head, *points = csv.reader(file)
+    assert head == ["panel", "line", "x", "y", "low", "high"]
+    assert len(points) == sum(len(line.x) for line in lines) > 0
+    first, band = lines[0], [low[0] if low else "" for low in (lines[0].low, lines[0].high)]
+    assert points[0] == [
+        str(each) for each in (chart.panels[0].title, first.label, first.x[0], first.y[0], *band)
+    ]
     assert "scale 0.0002" in chart.title
     assert json.loads((at / f"{name}.json").read_text())["title"] == chart.title
 

@@ -3,12 +3,19 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 __all__ = [
-    *("CROWD", "FEW", "Bar", "Chart", "Line", "Look", "Panel", "Table"),
-    *("cells", "drawable", "looks", "spans_much"),
+    "CROWD",
+    "FEW",
+    "Bar",
+    "Chart",
+    "Line",
+    "Look",
+    "Panel",
+    "drawable",
+    "looks",
+    "spans_much",
 ]
 
 COLOURS = 6  # besides the baseline's grey
@@ -123,24 +130,3 @@ def spans_much(values: Iterable[float]) -> bool:
     """Whether the positive values are easier to read on a logarithmic axis."""
     positive = [value for value in values if math.isfinite(value) and value > 0]
     return bool(positive) and max(positive) / min(positive) > MUCH
-
-
-@dataclass(frozen=True)
-class Table:
-    """Numbers in rows, for CSV; None where there is no number."""
-
-    name: str
-    columns: list[str]
-    rows: list[list[Any]] = field(default_factory=list)
-
-
-def cells(chart: Chart) -> Table:
-    """Every point of a chart as one row: the content of the CSV file beside the figure."""
-    columns = ["panel", "line", "x", "y", "low", "high"]
-    rows = [
-        [panel.title, line.label, *point]
-        for panel in chart.panels
-        for line in panel.lines
-        for point in zip_longest(line.x, line.y, line.low or (), line.high or ())
-    ]
-    return Table(chart.name, columns, rows)

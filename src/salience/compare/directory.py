@@ -103,11 +103,12 @@ def write_rows(directory: Path, rows: Iterable[Row]) -> None:
     write(directory / "runs.jsonl", "".join(map(_line, rows)))
 
 
-def add_row(directory: Path, row: Row) -> None:
+def add_row(directory: Path, row: Row) -> Row:
     """Append one evaluation to ``runs.jsonl``, for anyone who follows the training."""
     path = directory / "runs.jsonl"
     with _refusal(path), path.open("a", encoding="utf-8") as file:
         file.write(_line(row))
+    return row
 
 
 def _line(row: Row) -> str:

@@ -99,7 +99,7 @@ def start(
     with _threads(plan.threads):
         directory.begin(out, _config(plan, task, settings, jobs), resume=resume, replace=replace)
     directory.write_rows(out, ())
-    return _saved(compare(plan, out, jobs), out)
+    return (directory.add_row(out, row) for row in compare(plan, out, jobs))
 
 
 def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
@@ -119,12 +119,6 @@ def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> d
         },
         "jobs": jobs,
     }
-
-
-def _saved(rows: Iterator[Row], out: Path) -> Iterator[Row]:
-    for row in rows:
-        directory.add_row(out, row)
-        yield row
 
 
 def finish(plan: Plan, out: Path) -> Summary:
@@ -216,19 +210,15 @@ def train(plan: Plan, seeds: Sequence[int], out: Path) -> Iterator[Row]:
         (seed, name): Run(task, methods[name], seed, steps=plan.steps, seconds=plan.seconds)
         for seed, name in todo
     }
-    for key in todo:
-        _restore(runs[key], files[key])
+    for key, run in runs.items():
+        if (state := files[key].state) is not None:
+            run.load_state_dict(state)
+            files[key].state = None  # it may be large
     for block in range(plan.evaluations + 1):
         for key in todo if block % 2 == 0 else reversed(todo):
             if len(files[key].rows) <= block:
                 runs[key].advance_to(block / plan.evaluations)
                 yield _record(runs[key], files[key], plan)
-
-
-def _restore(run: Run, file: RunFile) -> None:
-    if file.state is not None:
-        run.load_state_dict(file.state)
-        file.state = None  # it may be large
 
 
 def _record(run: Run, file: RunFile, plan: Plan) -> Row:

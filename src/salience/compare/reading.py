@@ -58,7 +58,7 @@ def read_comparison(directory: Path) -> Comparison:
     with _readable(directory / "runs.jsonl") as path:
         rows = _rows(path, planned)
     with _readable(directory / "hardest.json") as path:
-        hardest = _hardest(_mapping(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        hardest = _hardest(path) if path.exists() else {}
     summary = summarize(rows, rows[0]["method"])
     if not (directory / "summary.json").exists():
         return Comparison(config, rows, _open(summary), hardest, finished=False)
@@ -140,8 +140,9 @@ def _open(summary: Summary) -> Summary:
     return summary
 
 
-def _hardest(content: dict[str, Any]) -> dict[str, list[Example]]:
-    return {name: [*map(_example, found)] for name, found in content["methods"].items()}
+def _hardest(path: Path) -> dict[str, list[Example]]:
+    methods = _mapping(path.read_text(encoding="utf-8"))["methods"]
+    return {name: [*map(_example, found)] for name, found in methods.items()}
 
 
 def _example(raw: dict[str, Any]) -> Example:

@@ -104,7 +104,9 @@ class Run:
 
     def _train_step(self) -> None:
         if self.task.schedule is not constant:
-            self._set_rate()
+            factor = self.task.schedule(self.done())
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = factor * rate
         x, y = next(self._batches)
         losses = self.task.loss(self.model(x), y)
         self.loader.mean(losses).backward()  # type: ignore[no-untyped-call]
@@ -112,11 +114,6 @@ class Run:
         self.optimizer.zero_grad()
         self.step += 1
         self.examples += len(losses)
-
-    def _set_rate(self) -> None:
-        factor = self.task.schedule(self.done())
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = factor * rate
 
     def done(self) -> float:
         """The share of the budget that is used, 0 to 1; 0 for a run without one."""

@@ -120,7 +120,7 @@ def curve(runs: Sequence[Sequence[Row]], measure: str = "train_loss") -> Curve:
     it, where the mean of the steps is given. A measure that a row lacks is nan.
     """
     groups = [*zip(*runs, strict=False)]
-    values = [[_value(row, measure) for row in group] for group in groups]
+    values = [[_value(row.get(measure)) for row in group] for group in groups]
     return Curve(
         [fmean(row["step"] for row in group) for group in groups],
         [fmean(row["seconds"] for row in group) for group in groups],
@@ -130,8 +130,7 @@ def curve(runs: Sequence[Sequence[Row]], measure: str = "train_loss") -> Curve:
     )
 
 
-def _value(row: Any, measure: str) -> float:
-    value = row.get(measure)
+def _value(value: object) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 

@@ -2,15 +2,24 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from salience.compare.charts import Chart, Line, Table
+from salience.compare.charts import Chart, Line
 from salience.paper.claims import Claim, no_worse, sooner
 from salience.paper.measures import Trace, arrivals, mean_and_range
 
 __all__ = [
-    *("EPOCH", "NAMES", "Analysis", "Material", "Runs", "final_loss", "line", "line_with_std"),
+    *(
+        "EPOCH",
+        "NAMES",
+        "Analysis",
+        "Material",
+        "Runs",
+        "Table",
+        "final_loss",
+        "line",
+        "line_with_std",
+    ),
     *("observations", "paired", "same_or_better", "sooner_than_uniform"),
 ]
 
@@ -30,13 +39,20 @@ class Material(NamedTuple):
     stated: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Table(NamedTuple):
+    """Numbers in rows, for CSV; None where there is no number."""
+
+    name: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+class Analysis(NamedTuple):
     """The result of a target."""
 
     charts: list[Chart]
     claims: list[Claim]
-    tables: list[Table] = field(default_factory=list)
+    tables: Sequence[Table] = ()
 
 
 def observations(traces: list[Trace], key: str) -> tuple[list[float], list[list[float]]]:

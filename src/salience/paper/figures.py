@@ -3,10 +3,10 @@
 import math
 from statistics import fmean
 
-from salience.compare.charts import Chart, Line, Panel, Table
+from salience.compare.charts import Chart, Line, Panel
 from salience.compare.summary import curve, target_loss, tested_by
 from salience.paper import analysis
-from salience.paper.analysis import EPOCH, NAMES, Analysis, Material, Runs
+from salience.paper.analysis import EPOCH, NAMES, Analysis, Material, Runs, Table
 from salience.paper.claims import Claim, above, below, correlated, same
 from salience.paper.measures import Trace, mean_and_range, moving, spearman, until
 
@@ -161,15 +161,16 @@ def _online(task: str, runs: Runs) -> Claim:
 
 def gnorm_vs_loss(material: Material) -> Analysis:
     """Losses in the order of the gradient norm; a line that rises means the same order."""
-    panels, claims, table = [], [], Table("gnorm-vs-loss", ["task", "samples", "spearman"])
+    panels, claims, rows = [], [], []
     for task, runs in material.runs.items():
         norms, losses = (_samples(runs["uniform"], key) for key in ("norms", "losses"))
         r = spearman(norms, losses)
         panels.append(_sorted_panel(f"{NAMES[task]}: rank correlation {r:.2f}", norms, losses))
         said = f"on {NAMES[task]} the loss grows with the gradient norm"
         claims.append(correlated(f"{task}: correlation", said, r, len(norms)))
-        table.rows.append([task, len(norms), r])
+        rows.append([task, len(norms), r])
     title = f"Loss sorted by gradient norm. {'; '.join(material.stated.values())}"
+    table = Table("gnorm-vs-loss", ["task", "samples", "spearman"], rows)
     return Analysis([Chart("gnorm-vs-loss", title, panels)], claims, [table])
 
 

@@ -7,11 +7,12 @@ interrupted and spread over processes. Runs are in ``OUT/runs``, the results in 
 import csv
 from dataclasses import asdict
 from io import StringIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from salience.compare import directory
-from salience.compare.charts import Table, cells
+from salience.compare.charts import Chart
 from salience.compare.report.interactive import chart_html
 from salience.compare.report.png import chart_png
 from salience.errors import ArgumentError
@@ -22,6 +23,9 @@ from salience.paper.stages import Settings, Stage
 from salience.paper.targets import TARGETS, Study, Target
 
 __all__ = ["Outcome", "finish", "prepare"]
+
+
+POINT = ["panel", "line", "x", "y", "low", "high"]  # a row of the CSV file beside a figure
 
 
 class Outcome(NamedTuple):
@@ -102,9 +106,9 @@ def _figures(found: Analysis, text: str) -> dict[str, Any]:
         contents[f"{chart.name}.png"] = chart_png(chart)
         contents[f"{chart.name}.html"] = chart_html(chart, text)
         contents[f"{chart.name}.json"] = asdict(chart)
-        contents[f"{chart.name}.csv"] = _csv(cells(chart))
+        contents[f"{chart.name}.csv"] = _csv(POINT, _points(chart))
     for table in found.tables:
-        contents[f"{table.name}-table.csv"] = _csv(table)
+        contents[f"{table.name}-table.csv"] = _csv(table.columns, table.rows)
         if table.columns == table1.COLUMNS:
             contents[f"{table.name}.md"] = table1.markdown(table, text)
     return contents
@@ -122,7 +126,16 @@ def _result(target: Target, config: dict[str, Any], found: Analysis, text: str) 
     return {"result.json": result, "paragraph.txt": text + "\n"}
 
 
-def _csv(table: Table) -> str:
+def _points(chart: Chart) -> list[list[Any]]:
+    return [
+        [panel.title, line.label, *point]
+        for panel in chart.panels
+        for line in panel.lines
+        for point in zip_longest(line.x, line.y, line.low or (), line.high or ())
+    ]
+
+
+def _csv(columns: list[str], rows: list[list[Any]]) -> str:
     text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([table.columns, *table.rows])
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()

@@ -4,10 +4,10 @@ from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
-from salience.compare.charts import Chart, Panel, Table
+from salience.compare.charts import Chart, Panel
 from salience.compare.summary import tested_by
 from salience.paper import analysis
-from salience.paper.analysis import EPOCH, NAMES, Analysis, Material, Runs
+from salience.paper.analysis import EPOCH, NAMES, Analysis, Material, Runs, Table
 from salience.paper.claims import Claim, below
 from salience.paper.measures import Trace, nearest
 from salience.paper.tasks import STEPS

@@ -8,7 +8,6 @@ from salience.compare.reading import Comparison
 from salience.compare.report import numbers
 from salience.compare.summary import (
     Curve,
-    MethodSummary,
     Summary,
     arrival,
     by_seed,
@@ -51,7 +50,11 @@ def charts(found: Comparison) -> list[Chart]:
 
 def _pair(name: str, found: Comparison, measure: Measure, target: float | None) -> Chart:
     """Against steps and against seconds."""
-    curves = {each: _curve(found, each, measure) for each in found.summary["methods"]}
+    curves = {}
+    for method in found.summary["methods"]:
+        steps, seconds, *values = curve(by_seed(found.rows, method), measure.key)
+        scaled = ([measure.scale * value for value in each] for each in values)
+        curves[method] = Curve(steps, seconds, *scaled)
     log = spans_much(value for each in curves.values() for value in each.low + each.high)
     panels = [
         Panel(
@@ -67,11 +70,6 @@ def _pair(name: str, found: Comparison, measure: Measure, target: float | None) 
     ]
     title = _title(found.summary, target)
     return Chart(name, title, panels, baseline=found.summary["baseline"], share_y=True)
-
-
-def _curve(found: Comparison, method: str, measure: Measure) -> Curve:
-    steps, seconds, *values = curve(by_seed(found.rows, method), measure.key)
-    return Curve(steps, seconds, *([measure.scale * v for v in each] for each in values))
 
 
 def _line(name: str, found: Curve, on: str, target: float | None) -> Line:
@@ -94,24 +92,16 @@ def _costs(found: Comparison) -> Chart:
     summary, base = found.summary, found.summary["baseline"]
     alone = {name: step_seconds(by_seed(found.rows, name)) for name in summary["methods"]}
     unit = fmean(alone[base]) if alone[base] else 0.0
-    bars = [
-        Bar(
-            label=name,
-            length=method["step_cost_ratio"],
-            dots=[seconds / unit for seconds in alone[name]] if unit > 0 else [],
-            text=_cost(method),
-        )
-        for name, method in summary["methods"].items()
-    ]
+    bars = []
+    for name, method in summary["methods"].items():
+        ratio, final = method["step_cost_ratio"], method["final"]
+        dots = [seconds / unit for seconds in alone[name]] if unit > 0 else []
+        text = "not measured"
+        if ratio is not None:  # 1.20x, 3.1 ms
+            milliseconds = 1000 * final["seconds"]["mean"] / final["step"]
+            text = f"{numbers.ratio(ratio)}, {milliseconds:.3g} ms"
+        bars.append(Bar(name, ratio, dots, text))
     panel = Panel("Cost of a step", f"cost of a step, over that of {base}", "", bars=bars, level=1)
     title = f"{summary['task']}: training time of a step over that of {base}"
     n = summary["methods"][base]["n"]
     return Chart("cost", title + ("; dots are single seeds" if n > 1 else ""), [panel], base)
-
-
-def _cost(method: MethodSummary) -> str:
-    """1.20x, 3.1 ms."""
-    ratio, final = method["step_cost_ratio"], method["final"]
-    if ratio is None:
-        return "not measured"
-    return f"{numbers.ratio(ratio)}, {1000 * final['seconds']['mean'] / final['step']:.3g} ms"

@@ -21,19 +21,18 @@ def cards(hardest: dict[str, list[Example]]) -> dict[str, list[dict[str, Any]]]:
     histories = [each.history for found in hardest.values() for each in found]
     top = max((loss for each in histories for loss in each if math.isfinite(loss)), default=0.0)
     return {
-        name: [_card(each, top) for each in sorted(found, key=_hardness, reverse=True)]
+        name: [
+            _card(each, top)
+            for each in sorted(found, key=lambda e: (math.isnan(e.loss), e.loss), reverse=True)
+        ]
         for name, found in hardest.items()
         if found
     }
 
 
-def _hardness(example: Example) -> float:
-    """What is not finite is the hardest of all."""
-    return math.inf if math.isnan(example.loss) else example.loss
-
-
 def _card(example: Example, top: float) -> dict[str, Any]:
     image, text = example.image, example.text
+    known = [numbers.loss(loss) for loss in example.history if math.isfinite(loss)]
     return {
         "index": example.index,
         "loss": numbers.loss(example.loss) if math.isfinite(example.loss) else "not finite",
@@ -41,15 +40,8 @@ def _card(example: Example, top: float) -> dict[str, Any]:
         "shape": (0, 0) if image is None else (image.shape[2], image.shape[1]),
         "text": text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " …",
         "lines": sparkline(example.history, top),  # points
-        "history": _in_words(example.history),
+        "history": f"loss from {known[0]} to {known[-1]}" if known else "no loss history",
     }
-
-
-def _in_words(history: list[float]) -> str:
-    known = [loss for loss in history if math.isfinite(loss)]
-    if not known:
-        return "no loss history"
-    return f"loss from {numbers.loss(known[0])} to {numbers.loss(known[-1])}"
 
 
 def _data_uri(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> str:

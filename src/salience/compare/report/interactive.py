@@ -44,23 +44,20 @@ def render(template: str, charts: Sequence[Chart], **content: Any) -> str:
         lstrip_blocks=True,
     )
     scripts = [get_plotlyjs(), _beside("report.js")]
+    legend = [
+        {"name": label, "colour": look.colour, "dashes": DASH_ARRAYS[look.dash]}
+        for label, look in looks(charts[0]).items()
+    ]
     every = {name: each for chart in charts for name, each in figures(chart).items()}
     return environment.get_template(template).render(
         **content,
         charts=charts,
-        legend=_legend(charts[0]),
+        legend=legend,
         policy=_policy(scripts),
         style=Markup(_beside("report.css")),
         scripts=[Markup(script) for script in scripts],
         figures=Markup(script_json(every)),
     )
-
-
-def _legend(chart: Chart) -> list[dict[str, Any]]:
-    return [
-        {"name": label, "colour": look.colour, "dashes": DASH_ARRAYS[look.dash]}
-        for label, look in looks(chart).items()
-    ]
 
 
 def _policy(scripts: list[str]) -> str:

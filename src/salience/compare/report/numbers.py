@@ -32,10 +32,6 @@ def spread(value: Spread, scale: float = 1.0) -> str:
     mean, std = scale * value["mean"], scale * (value["std"] or 0.0)
     if value["std"] is None or not math.isfinite(mean):
         return loss(mean)
-    digits = _decimals(std if std > 0 else mean)
+    shown = std if std > 0 else mean
+    digits = max(0, 1 - math.floor(math.log10(shown))) if shown > 0 else 0
     return f"{mean:.{digits}f} ± {std:.{digits}f}"
-
-
-def _decimals(value: float) -> int:
-    """Decimals that show two digits of ``value``."""
-    return max(0, 1 - math.floor(math.log10(value))) if value > 0 else 0

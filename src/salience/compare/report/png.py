@@ -29,7 +29,8 @@ def chart_png(chart: Chart) -> bytes:
 
     styles = looks(chart)
     lined = any(panel.lines for panel in chart.panels) and len(styles) > 1
-    columns = _legend_columns(chart, styles)
+    widest = max(len(_plain(label, LONGEST)) for label in styles) + 8
+    columns = max(1, min(len(styles), 60 * len(chart.panels) // widest))  # of the legend
     height = max(1.5 + 0.42 * len(p.bars) if p.bars else 4.6 for p in chart.panels)
     height += 0.24 * lined * math.ceil(len(styles) / columns)
     size = (WIDTH * max(len(chart.panels), 1.5), height)
@@ -103,11 +104,6 @@ def _legend(figure: "Figure", styles: dict[str, Look], columns: int) -> None:
     labels = [_plain(label, LONGEST) for label in styles]
     options = {"ncols": columns, "frameon": False, "labelcolor": INK, "handlelength": 2.6}
     figure.legend(lines, labels, loc="outside lower center", **options)
-
-
-def _legend_columns(chart: Chart, styles: dict[str, Look]) -> int:
-    widest = max(len(_plain(label, LONGEST)) for label in styles) + 8
-    return max(1, min(len(styles), 60 * max(len(chart.panels), 1) // widest))
 
 
 def _logarithmic(axes: "Axes") -> None:
