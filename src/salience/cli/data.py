@@ -6,14 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from rich.table import Table
 
 from salience.errors import DataError
@@ -65,10 +58,9 @@ def fetch(names: Sets = None, data_dir: DataDir = None) -> None:
     """Download what is missing or damaged; continues where an earlier download stopped."""
     chosen = {name: collection(name) for name in names or catalogue.CATALOGUE}
     directory, console = catalogue.data_dir(data_dir), Console()
-    columns = (TextColumn("{task.description:>28}"), BarColumn(), DownloadColumn())
-    more = (TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     # A log would get one picture of all bars at the end, which says nothing.
-    with Progress(*columns, *more, console=console, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         for name, each in chosen.items():
             new = fetch_set(each, directory, progress=lambda file: _bar(bars, file))
             done = f"fetched {len(new)} files" if new else "all files were there and right"
@@ -81,7 +73,7 @@ def verify(names: Sets = None, data_dir: DataDir = None) -> None:
     chosen = {name: collection(name) for name in names or catalogue.CATALOGUE}
     directory, console, bad = catalogue.data_dir(data_dir), Console(), {}
     for name, each in chosen.items():
-        found = inspect(each, directory, thorough=True)
+        found = inspect(each, directory)
         for path, state in found.items():
             _say(console, f"{state:<8} {path}")
         if lacking := _lacking(found):

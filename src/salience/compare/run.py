@@ -22,6 +22,7 @@ __all__ = ["MEASURED", "Row", "Run", "warm_up"]
 
 EVALUATION_BATCH = 512
 WARM_UP_STEPS = 5
+PARTS = ("model", "optimizer", "loader")  # of a run, that have a state
 # Measurements choose their examples by this seed, which no run is given. With the seed of a run
 # they would be the very first ones that uniform sampling trains on.
 MEASURED = 7_291_646_310
@@ -179,18 +180,15 @@ class Run:
             "examples": self.examples,
             "seconds": self.seconds,
             "random": self._random,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "loader": self.loader.state_dict(),
+            **{name: getattr(self, name).state_dict() for name in PARTS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken."""
         self.step, self.examples = state["step"], state["examples"]
         self.seconds, self._random = state["seconds"], state["random"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.loader.load_state_dict(state["loader"])
+        for name in PARTS:
+            getattr(self, name).load_state_dict(state[name])
         self._batches = _endless(self.loader)
 
 

@@ -35,7 +35,10 @@ def variance(material: Material) -> Analysis:
     ]
     chart = Chart("fig1a", f"Figure 1a. {material.stated[task]}", panels)
     claims = [claim for label in ("loss", "gnorm") for claim in _variance_claims(label, runs)]
-    return Analysis([chart], [*claims, _slower(runs)])
+    times = analysis.paired(runs["gnorm"], runs["loss"], lambda trace: trace.rows[-1]["seconds"])
+    said = "sampling by gradient norm is more than 100 times slower than by loss"
+    slower = above("gnorm: slower", said, times, 100.0, "seconds over those of loss", paper=100.0)
+    return Analysis([chart], [*claims, slower])
 
 
 def _smoothed(label: str, traces: list[Trace]) -> Line:
@@ -71,12 +74,6 @@ def _variance_claims(label: str, runs: Runs) -> list[Claim]:
     ]
 
 
-def _slower(runs: Runs) -> Claim:
-    ratios = analysis.paired(runs["gnorm"], runs["loss"], lambda trace: trace.rows[-1]["seconds"])
-    said = "sampling by gradient norm is more than 100 times slower than by loss"
-    return above("gnorm: slower", said, ratios, 100.0, "seconds over those of loss", paper=100.0)
-
-
 def largest_loss(material: Material) -> Analysis:
     """The greatest loss in the training set for several k, as a moving average."""
     ((task, runs),) = material.runs.items()
@@ -86,20 +83,15 @@ def largest_loss(material: Material) -> Analysis:
         lines.append(Line(label, found.steps, moving(found.mean, LAST)[0]))
     panel = Panel("effect of k", "iterations", "maximum train loss", lines, log=True)
     chart = Chart("fig1b", f"Figure 1b. {material.stated[task]}", [panel])
-    lower = [_lowers_maximum(k, runs) for k in ("0", "0.5", "0.75")]
-    return Analysis([chart], [*lower, _like_uniform(runs)])
-
-
-def _lowers_maximum(k: str, runs: Runs) -> Claim:
-    said = f"with k={k} the maximum train loss is lower than with k=1"
-    ratios = analysis.paired(runs[f"k={k}"], runs["k=1"], _final_maximum)
-    return below(f"k={k} lowers the maximum", said, ratios, 1.0, "maximum over that of k=1")
-
-
-def _like_uniform(runs: Runs) -> Claim:
+    claims = []
+    for k in ("k=0", "k=0.5", "k=0.75"):
+        said = f"with {k} the maximum train loss is lower than with k=1"
+        ratios = analysis.paired(runs[k], runs["k=1"], _final_maximum)
+        claims.append(below(f"{k} lowers the maximum", said, ratios, 1, "maximum over that of k=1"))
     said = "with k=1 the maximum train loss is the same as with uniform sampling"
     ratios = analysis.paired(runs["k=1"], runs["uniform"], _final_maximum)
-    return same("k=1 is like uniform", said, ratios, 0.25, "maximum over uniform's")
+    claims.append(same("k=1 is like uniform", said, ratios, 0.25, "maximum over uniform's"))
+    return Analysis([chart], claims)
 
 
 def _final_maximum(trace: Trace) -> float:
@@ -163,7 +155,8 @@ def gnorm_vs_loss(material: Material) -> Analysis:
     """Losses in the order of the gradient norm; a line that rises means the same order."""
     panels, claims, rows = [], [], []
     for task, runs in material.runs.items():
-        norms, losses = (_samples(runs["uniform"], key) for key in ("norms", "losses"))
+        seen = [each for trace in runs["uniform"] for each in trace.observed]
+        norms, losses = ([v for each in seen for v in each[key]] for key in ("norms", "losses"))
         r = spearman(norms, losses)
         panels.append(_sorted_panel(f"{NAMES[task]}: rank correlation {r:.2f}", norms, losses))
         said = f"on {NAMES[task]} the loss grows with the gradient norm"
@@ -172,10 +165,6 @@ def gnorm_vs_loss(material: Material) -> Analysis:
     title = f"Loss sorted by gradient norm. {'; '.join(material.stated.values())}"
     table = Table("gnorm-vs-loss", ["task", "samples", "spearman"], rows)
     return Analysis([Chart("gnorm-vs-loss", title, panels)], claims, [table])
-
-
-def _samples(traces: list[Trace], key: str) -> list[float]:
-    return [value for trace in traces for seen in trace.observed for value in seen[key]]
 
 
 def _sorted_panel(title: str, norms: list[float], losses: list[float]) -> Panel:

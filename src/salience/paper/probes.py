@@ -79,7 +79,8 @@ class GradientVariance:
 
 
 def _variances(run: Run, indices: Tensor, squares: Tensor, q: Tensor) -> dict[str, Any]:
-    k, batch, pool = run.method.k, run.task.batch_size, _pool(run)
+    k, batch = run.method.k, run.task.batch_size
+    pool = round(run.method.options.get("presample", 0) * batch)  # 0: the whole dataset
     p, even = functional.probabilities(q), functional.probabilities(torch.ones_like(q))
     mean = _mean_square(run, indices, even)
     uniform = step_variance(squares, even, 1.0, mean, batch)
@@ -149,12 +150,6 @@ def _importance(run: Run, indices: Tensor) -> Tensor:
     smoothing = make_smoothing(options.get("smoothing", "adaptive"))
     smoothing.load_state_dict(run.loader.state_dict()["smoothing"])
     return functional.smooth(scores, smoothing.constant(float(scores.mean())))
-
-
-def _pool(run: Run) -> int | None:
-    """Candidates per draw; None where draws come from the whole dataset."""
-    presample = run.method.options.get("presample")
-    return None if presample is None else round(presample * run.task.batch_size)
 
 
 def _over(a: float, b: float) -> float:

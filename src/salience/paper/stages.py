@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, final
 
@@ -104,19 +105,16 @@ class Stage:
 
     def traces(self) -> dict[str, list[Trace]]:
         """The finished runs by label, seeds in order."""
-        return {
-            label: [self._trace(spec, seed) for seed in self.seeds]
-            for label, spec in self.study.methods.items()
-        }
-
-    def _trace(self, spec: str, seed: int) -> Trace:
-        file = RunFile(self.directory, spec, seed)
-        if not file.finished:
-            raise ArgumentError(
-                f"the run of {spec} with seed {seed} in {self.directory} is not finished: "
-                f"run it again with --resume"
-            )
-        return Trace(file.rows, file.observed)
+        found: dict[str, list[Trace]] = {label: [] for label in self.study.methods}
+        for (label, spec), seed in product(self.study.methods.items(), self.seeds):
+            file = RunFile(self.directory, spec, seed)
+            if not file.finished:
+                raise ArgumentError(
+                    f"the run of {spec} with seed {seed} in {self.directory} is not finished: "
+                    f"run it again with --resume"
+                )
+            found[label].append(Trace(file.rows, file.observed))
+        return found
 
 
 def _lengths(study: Study, scale: float) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """The charts of a report: curves of train loss and test measure, and the cost of a step."""
 
 from statistics import fmean
-from typing import NamedTuple
 
 from salience.compare.charts import Bar, Chart, Line, Panel, spans_much
 from salience.compare.reading import Comparison
@@ -21,50 +20,35 @@ __all__ = ["charts"]
 AXES = {"steps": "steps", "seconds": "seconds of training"}
 
 
-class Measure(NamedTuple):
-    """A column of the rows that is drawn, in ``scale`` times its value."""
-
-    key: str
-    title: str
-    unit: str = ""
-    scale: float = 1.0
-
-
-TRAIN = Measure("train_loss", "Train loss")
-TESTS = {
-    "test_error": Measure("test_error", "Test error", "%", 100.0),
-    "test_perplexity": Measure("test_perplexity", "Test perplexity"),
-}
-
-
 def charts(found: Comparison) -> list[Chart]:
     """All charts of a comparison, the baseline first in each."""
     target = found.summary["target_train_loss"]
-    test = TESTS[tested_by(found.rows[0])]
     return [
-        _pair("curves", found, TRAIN, target if target > 0 else None),
-        _pair("test", found, test, None),
+        _pair("curves", found, "train_loss", target if target > 0 else None),
+        _pair("test", found, tested_by(found.rows[0]), None),
         _costs(found),
     ]
 
 
-def _pair(name: str, found: Comparison, measure: Measure, target: float | None) -> Chart:
-    """Against steps and against seconds."""
+def _pair(name: str, found: Comparison, measure: str, target: float | None) -> Chart:
+    """Against steps and against seconds; errors in percent."""
+    shown = measure.replace("_", " ")
+    unit, scale = ("%", 100.0) if measure == "test_error" else ("", 1.0)
     curves = {}
     for method in found.summary["methods"]:
-        steps, seconds, *values = curve(by_seed(found.rows, method), measure.key)
-        scaled = ([measure.scale * value for value in each] for each in values)
+        steps, seconds, *values = curve(by_seed(found.rows, method), measure)
+        scaled = ([scale * value for value in each] for each in values)
         curves[method] = Curve(steps, seconds, *scaled)
     log = spans_much(value for each in curves.values() for value in each.low + each.high)
     panels = [
         Panel(
-            title=f"{measure.title} against {on}",
+            title=f"{shown.capitalize()} against {on}",
             x=AXES[on],
-            y=measure.title.lower(),
+            y=shown,
             lines=[_line(each, curves[each], on, target) for each in curves],
             log=log,
             level=target,
-            unit=measure.unit,
+            unit=unit,
         )
         for on in AXES
     ]

@@ -78,7 +78,7 @@ def markdown(found: Comparison) -> str:
     rules = [":--", *["--:"] * (len(columns) - 1)]  # names to the left, numbers to the right
     lines = [[escape(cell) for cell in line] for line in [columns, *table.cells(found)]]
     # A fence longer than any in the text.
-    fence = "`" * max(3, 0, *(len(run) + 1 for run in re.findall("`+", settings)))
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", settings))])
     parts = [
         f"# {escape(words.title(found))}",
         escape(words.compared(found)),

@@ -141,7 +141,9 @@ def folder(collection: Collection, directory: Path) -> Path:
     return max((directory / name for name in collection.folders), key=present)
 
 
-def inspect(collection: Collection, directory: Path, *, thorough: bool) -> dict[Path, Condition]:
+def inspect(
+    collection: Collection, directory: Path, *, thorough: bool = True
+) -> dict[Path, Condition]:
     """The condition of each file of a data set: by size, or ``thorough`` by checksum as well."""
     place = folder(collection, directory)
     return {
@@ -155,7 +157,7 @@ def checked(name: str, given: str | Path | None, wanted: Iterable[str]) -> list[
     chosen, directory = collection(name), data_dir(given)
     files, place = {file.name: file for file in chosen.files}, folder(chosen, directory)
     for each in wanted:
-        found = condition(place / each, files[each], thorough=True)
+        found = condition(place / each, files[each])
         if found != "ok":
             wrong = "missing: get" if found == "missing" else "not the published file: replace"
             remedy = f"`salience data fetch {name} --data-dir {directory}`"
@@ -163,7 +165,7 @@ def checked(name: str, given: str | Path | None, wanted: Iterable[str]) -> list[
     return [place / each for each in wanted]
 
 
-def condition(path: Path, file: File, *, thorough: bool) -> Condition:
+def condition(path: Path, file: File, *, thorough: bool = True) -> Condition:
     """Whether ``path`` is ``file``: by its size, and ``thorough`` by its checksum as well."""
     if not path.is_file():
         return "missing"

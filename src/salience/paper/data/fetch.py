@@ -16,7 +16,15 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from salience.errors import DataError
-from salience.paper.data.catalogue import Collection, Download, File, condition, folder, matches
+from salience.paper.data.catalogue import (
+    Collection,
+    Download,
+    File,
+    condition,
+    folder,
+    inspect,
+    matches,
+)
 
 __all__ = ["Progress", "fetch"]
 
@@ -48,7 +56,8 @@ def fetch(
     the next call continues. ``progress`` makes a callback for each name that is downloaded.
     """
     target = folder(collection, directory)
-    lacking = [each for each in collection.downloads if not _complete(each, target)]
+    wrong = {path.name for path, state in inspect(collection, directory).items() if state != "ok"}
+    lacking = [d for d in collection.downloads if wrong & {file.name for file in d.files}]
     with _writing(target):
         target.mkdir(parents=True, exist_ok=True)
     for each in lacking:
@@ -59,10 +68,6 @@ def fetch(
         else:
             _extract(part, each, target)
     return [file for each in lacking for file in each.files]
-
-
-def _complete(each: Download, target: Path) -> bool:
-    return all(condition(target / file.name, file, thorough=True) == "ok" for file in each.files)
 
 
 def _address(each: Download) -> str:
@@ -194,7 +199,7 @@ def _extract(archive: Path, download: Download, target: Path) -> None:
         finally:
             archive.unlink()
         for file in download.files:
-            if condition(Path(temporary, file.name), file, thorough=True) != "ok":
+            if condition(Path(temporary, file.name), file) != "ok":
                 raise DataError(f"{archive} does not hold the published {file.name}")
         for file in download.files:
             os.replace(Path(temporary, file.name), target / file.name)
