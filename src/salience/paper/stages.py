@@ -55,6 +55,7 @@ class Stage:
         self.study, self.settings = study, settings
         self.steps, self.evaluations = _lengths(study, settings.scale)
         self.seeds = tuple(range(settings.seeds or study.seeds))
+        self.runs = dict.fromkeys(study.methods, len(self.seeds))  # seeds of each label
         length = f"{self.steps}-steps-{self.evaluations}-points"
         self.directory = out / "runs" / f"{study.name}-{settings.model}-{length}"
         at = [round(i / self.evaluations * self.steps) for i in range(self.evaluations + 1)]
@@ -68,11 +69,6 @@ class Stage:
             threads=settings.threads,
             observe=study.observe(at),
         )
-
-    @property
-    def runs(self) -> dict[str, int]:
-        """The number of seeds of each label, for progress."""
-        return dict.fromkeys(self.study.methods, len(self.seeds))
 
     @property
     def stated(self) -> str:

@@ -104,7 +104,7 @@ def one_file(server):
     server.files["data.bin"] = BODY
     file = File("data.bin", len(BODY), md5(BODY))
     source = Download(f"{server.address}/data.bin", file.md5, (file,))
-    return Collection("tiny", "bytes", "none", ("tiny", "elsewhere/tiny"), (source,))
+    return Collection("bytes", "none", ("tiny", "elsewhere/tiny"), (source,))
 
 
 def pack(members):
@@ -123,7 +123,7 @@ def archived(server, packed):
     server.files["set.tgz"] = packed
     files = tuple(File(name, len(content), md5(content)) for name, content in PARTS.items())
     source = Download(f"{server.address}/set.tgz", md5(packed), files, inside="top/data")
-    return Collection("tiny", "text", "none", ("tiny",), (source,))
+    return Collection("text", "none", ("tiny",), (source,))
 
 
 def good_members():
@@ -377,7 +377,7 @@ def test_the_catalogue_has_the_canonical_addresses():
 def test_checked_files_are_found_or_refused_with_the_remedy(tmp_path, monkeypatch):
     content = PARTS["one.txt"]
     file = File("one.txt", len(content), md5(content))
-    tiny = Collection("tiny", "", "", ("tiny",), (Download("http://x/one.txt", file.md5, (file,)),))
+    tiny = Collection("", "", ("tiny",), (Download("http://x/one.txt", file.md5, (file,)),))
     monkeypatch.setitem(catalogue.CATALOGUE, "tiny", tiny)
     remedy = f"with `salience data fetch tiny --data-dir {tmp_path}`"
     path = tmp_path / "tiny/one.txt"
@@ -409,7 +409,7 @@ def shop(server, monkeypatch):
     monkeypatch.setenv("SALIENCE_MIRROR", server.address + "/")
     first = one_file(server)
     elsewhere = replace(first.downloads[0], address="https://nowhere.invalid/data.bin")
-    second = replace(archived(server, pack(good_members())), name="text", folders=("text",))
+    second = replace(archived(server, pack(good_members())), folders=("text",))
     sets = {"tiny": replace(first, downloads=(elsewhere,)), "text": second}
     monkeypatch.setattr(catalogue, "CATALOGUE", sets)
     return server
@@ -475,7 +475,7 @@ def test_without_a_directory_the_list_still_names_the_sets():
     ],
 )
 def test_refusals_are_one_sentence(shop, tmp_path, arguments, sentence):
-    gone = replace(one_file(shop), name="gone")
+    gone = one_file(shop)
     gone = replace(gone, downloads=(replace(gone.downloads[0], address="http://x.invalid/gone"),))
     catalogue.CATALOGUE["gone"] = gone
     result = invoke(*(part.format(tmp=tmp_path) for part in arguments))

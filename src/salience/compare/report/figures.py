@@ -1,8 +1,9 @@
 """The charts of a report: curves of train loss and test measure, and the cost of a step."""
 
+import math
 from statistics import fmean
 
-from salience.compare.charts import Bar, Chart, Line, Panel, spans_much
+from salience.compare.charts import Bar, Chart, Line, Panel
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
 from salience.compare.summary import (
@@ -17,6 +18,7 @@ from salience.compare.summary import (
 
 __all__ = ["charts"]
 
+MUCH = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 AXES = {"steps": "steps", "seconds": "seconds of training"}
 
 
@@ -39,7 +41,9 @@ def _pair(name: str, found: Comparison, measure: str, target: float | None) -> C
         steps, seconds, *values = curve(by_seed(found.rows, method), measure)
         scaled = ([scale * value for value in each] for each in values)
         curves[method] = Curve(steps, seconds, *scaled)
-    log = spans_much(value for each in curves.values() for value in each.low + each.high)
+    drawn = (value for each in curves.values() for value in each.low + each.high)
+    positive = [value for value in drawn if math.isfinite(value) and value > 0]
+    log = bool(positive) and max(positive) / min(positive) > MUCH
     panels = [
         Panel(
             title=f"{shown.capitalize()} against {on}",

@@ -203,8 +203,7 @@ def _train(name: str, method: MethodSummary, summary: Summary) -> str:
 
 
 def _test(final: Final, baseline: Final) -> str:
-    measure, own, other = _tests(final, baseline)
-    text = f"its {measure} was {own} against {other}"
+    text = "its {} was {} against {}".format(*_tests(final, baseline))
     ours, theirs = (each[tested_by(final)] for each in (final, baseline))
     if ours["std"] is None or theirs["std"] is None:
         return text + ", from one seed"

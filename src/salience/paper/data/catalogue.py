@@ -46,7 +46,6 @@ class Download:
 class Collection:
     """A data set, in the one of ``folders`` that has most of its files; if new, in the first."""
 
-    name: str
     about: str
     licence: str
     folders: tuple[str, ...]
@@ -79,14 +78,12 @@ _PTB = (
 )
 CATALOGUE = {
     "mnist": Collection(
-        "mnist",
         "70,000 hand-written digits, 28 x 28",
         "none stated",
         ("mnist", "MNIST/raw"),
         tuple(Download(_MNIST_BASE + file.name, file.md5, (file,)) for file in _MNIST),
     ),
     "cifar10": Collection(
-        "cifar10",
         "60,000 colour images, 32 x 32",
         "cite Krizhevsky (2009)",
         ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
@@ -100,7 +97,6 @@ CATALOGUE = {
         ),
     ),
     "ptb": Collection(
-        "ptb",
         "a million words of news",
         "free for research",
         ("ptb", "simple-examples/data"),
