@@ -18,7 +18,7 @@ from salience.compare import directory
 from salience.compare.directory import RunFile
 from salience.compare.methods import make_method
 from salience.compare.run import Row, Run, warm_up
-from salience.compare.summary import Summary, summarize
+from salience.compare.summary import summarize
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 
@@ -121,14 +121,12 @@ def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> d
     }
 
 
-def finish(plan: Plan, out: Path) -> Summary:
+def finish(plan: Plan, out: Path) -> None:
     """Put the rows in order, summarise them, and save the hardest examples."""
     rows = rows_on_disk(out, plan)
     directory.write_rows(out, rows)
-    summary = summarize(rows)
-    directory.write(out / "summary.json", summary)
+    directory.write(out / "summary.json", summarize(rows))
     directory.write(out / "hardest.json", _hardest_shown(out, plan))
-    return summary
 
 
 def rows_on_disk(out: Path, plan: Plan) -> list[Row]:

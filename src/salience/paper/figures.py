@@ -148,7 +148,7 @@ def _online(task: str, runs: Runs) -> Claim:
     return above("online-selection: fails", said, ratios, 1.0, "final loss over uniform's")
 
 
-# -------------------------------------------------------------------------- figures 4 and 5
+# -------------------------------------------------------------------------------- figures 4 and 5
 
 
 def gnorm_vs_loss(material: Material) -> Analysis:

@@ -37,7 +37,8 @@ def make_task(
 
 def _mnist(name: str, size: str, data_dir: Path | None) -> Task:
     train, test = MNIST[name](mnist(True, data_dir)), mnist(False, data_dir)
-    task = _image_task(name, train, test, train, partial(mnist_network, size))
+    show = partial(_picture, train.images)
+    task = _task(name, train, test, partial(mnist_network, size), show)
     if name != "mnist-long-tail":
         return task
     return replace(task, rare=partial(torch.isin, test_elements=rarest_third(train.targets)))
@@ -45,7 +46,8 @@ def _mnist(name: str, size: str, data_dir: Path | None) -> Task:
 
 def _cifar10(size: str, data_dir: Path | None) -> Task:
     train, test = cifar10_augmented(data_dir), cifar10(False, data_dir)
-    task = _image_task("cifar10", train, test, train.original, partial(cifar10_network, size))
+    show = partial(_picture, train.original.images)
+    task = _task("cifar10", train, test, partial(cifar10_network, size), show)
     return replace(task, schedule=stepped)
 
 
@@ -53,16 +55,16 @@ def _cifar10_plain(size: str, data_dir: Path | None) -> Task:
     """The 50,000 images without augmentation and dropout: what a small network can fit."""
     train, test = cifar10(True, data_dir), cifar10(False, data_dir)
     network = partial(cifar10_network, size, dropout=False)
-    return _image_task("cifar10-plain", train, test, train, network)
+    return _task("cifar10-plain", train, test, network, partial(_picture, train.images))
 
 
 def _ptb(size: str, data_dir: Path | None) -> Task:
     train, valid = penn_treebank("train", data_dir), penn_treebank("valid", data_dir)
     network, show = partial(ptb_network, size), partial(_sentence, train)
-    return _task("ptb", train, valid, network, wrong=None, show=show)
+    return replace(_task("ptb", train, valid, network, show), wrong=None)
 
 
-# --------------------- training sets on which importance sampling may go wrong
+# ------------------------------ training sets on which importance sampling may go wrong
 
 
 def wrong_labels(images: Images, share: float = 0.2) -> Images:
@@ -110,11 +112,7 @@ OTHERS = {"cifar10": _cifar10, "ptb": _ptb, "cifar10-plain": _cifar10_plain}
 TASK_NAMES = tuple(dict.fromkeys(("mnist", *OTHERS, *MNIST)))
 
 
-def _image_task(name: str, train: Any, test: Images, pictures: Images, network: Any) -> Task:
-    return _task(name, train, test, network, wrong=wrong, show=partial(_picture, pictures.images))
-
-
-def _task(name: str, train: Any, test: Any, network: Any, **more: Any) -> Task:
+def _task(name: str, train: Any, test: Any, network: Any, show: Callable[[int], Any]) -> Task:
     """What the tasks of the paper have in common."""
     return Task(
         name=name,
@@ -123,9 +121,10 @@ def _task(name: str, train: Any, test: Any, network: Any, **more: Any) -> Task:
         model=network,
         optimizer=adam,
         loss=cross_entropy,
+        wrong=wrong,
         batch_size=128,
         collate=train.collate,
-        **more,
+        show=show,
     )
 
 

@@ -167,8 +167,10 @@ def facts(found: Comparison) -> list[tuple[str, str]]:
 def _tests(final: Final, baseline: Final) -> tuple[str, str, str]:
     """The name of the test measure, its value, and the baseline's."""
     measure = tested_by(final)
-    ours, theirs = (numbers.measured(measure, each[measure]["mean"]) for each in (final, baseline))
-    return measure.replace("_", " "), ours, theirs
+    ours, theirs = (each[measure]["mean"] for each in (final, baseline))
+    if measure == "test_error":
+        return "test error", numbers.percent(ours, 2), numbers.percent(theirs, 2)
+    return "test perplexity", f"{ours:.1f}", f"{theirs:.1f}"
 
 
 # ------------------------------------------------------------------------------ method by method
