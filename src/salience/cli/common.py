@@ -18,15 +18,8 @@ from salience.compare.report.words import sentences
 from salience.errors import SalienceError
 
 __all__ = [
-    "DataDir",
-    "Jobs",
-    "OneSentence",
-    "Resume",
-    "Seed",
-    "Seeds",
-    "Threads",
-    "list_files",
-    "run",
+    *("DataDir", "Jobs", "OneSentence", "Resume", "Seed", "Seeds", "Threads"),
+    *("list_files", "run", "say"),
 ]
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the data is; by default SALIENCE_DATA.")]
@@ -74,5 +67,10 @@ def list_files(console: Console, files: Iterable[Path]) -> None:
     """What was written, a path a line."""
     console.print("\nWritten:", highlight=False)
     for file in files:
-        # soft_wrap: a path cut in two cannot be clicked or copied
-        console.print(f"  {file}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"  {file}")
+
+
+def say(to: Console, line: str) -> None:
+    """A line as it is."""
+    # soft_wrap: a path cut in two cannot be clicked or copied
+    to.print(line, highlight=False, markup=False, soft_wrap=True)

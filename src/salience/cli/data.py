@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from rich.table import Table
 
+from salience.cli.common import DataDir, say
 from salience.errors import DataError
 from salience.paper.data import catalogue
 from salience.paper.data.catalogue import Condition, collection, folder, inspect
@@ -26,9 +27,6 @@ salience data fetch mnist --data-dir data
 SALIENCE_DATA=data salience data verify
 """
 
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where the data lies. Default: SALIENCE_DATA.", metavar="DIR")
-]
 Sets = Annotated[
     list[str] | None, typer.Argument(help="mnist, cifar10, ptb. Default: all.", metavar="[SET]...")
 ]
@@ -64,7 +62,7 @@ def fetch(names: Sets = None, data_dir: DataDir = None) -> None:
         for name, each in chosen.items():
             new = fetch_set(each, directory, progress=lambda file: _bar(bars, file))
             done = f"fetched {len(new)} files" if new else "all files were there and right"
-            _say(console, f"{name}: {done}, in {folder(each, directory)}")
+            say(console, f"{name}: {done}, in {folder(each, directory)}")
 
 
 @app.command(epilog=EXAMPLES)
@@ -75,7 +73,7 @@ def verify(names: Sets = None, data_dir: DataDir = None) -> None:
     for name, each in chosen.items():
         found = inspect(each, directory)
         for path, state in found.items():
-            _say(console, f"{state:<8} {path}")
+            say(console, f"{state:<8} {path}")
         if lacking := _lacking(found):
             bad[name] = f"{name} ({lacking})"
     if bad:
@@ -95,8 +93,3 @@ def _lacking(found: Mapping[Path, Condition]) -> str:
 def _bar(bars: Progress, name: str) -> Report:
     bar = bars.add_task(name, total=None)
     return lambda there, total: bars.update(bar, completed=there, total=total)
-
-
-def _say(to: Console, line: str) -> None:
-    # soft_wrap: a path cut in two cannot be copied
-    to.print(line, highlight=False, markup=False, soft_wrap=True)
