@@ -300,11 +300,12 @@ def test_python_m_salience_works_in_a_log_without_unicode(tmp_path: Any) -> None
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_passes_every_row_on(terminal: bool) -> None:
+def test_progress_takes_every_row(terminal: bool) -> None:
     console = Console(file=(to := io.StringIO()), force_terminal=terminal, width=100)
     evaluations = sum(row["method"] == "uniform" for row in WINS) - 1
-    shown = list(watch(WINS, {"uniform": 1, "history": 1}, evaluations, console))
-    assert shown == WINS
+    rows = iter(WINS)
+    watch(rows, {"uniform": 1, "history": 1}, evaluations, console)
+    assert not list(rows)
     text = to.getvalue()
     assert ("\x1b" in text) == terminal
     assert "0.125" in text
@@ -313,5 +314,5 @@ def test_progress_passes_every_row_on(terminal: bool) -> None:
 def test_a_log_gets_few_lines() -> None:
     rows = run("uniform", [1.0] * 200, every=1)
     console = Console(file=(to := io.StringIO()), force_terminal=False, width=100)
-    list(watch(rows, {"uniform": 1}, 199, console))
+    watch(rows, {"uniform": 1}, 199, console)
     assert len(to.getvalue().splitlines()) == LINES

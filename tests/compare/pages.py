@@ -7,8 +7,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 from salience.compare.reading import read_comparison
-from salience.compare.report.markdown import markdown
-from salience.compare.report.page import html
+from salience.compare.report.page import html, markdown
 
 
 class Page(HTMLParser):

@@ -41,7 +41,7 @@ from salience.compare.reading import read_comparison
 from salience.compare.report import numbers
 from salience.compare.report.hardest import sparkline
 from salience.compare.report.interactive import script_json
-from salience.compare.report.markdown import escape
+from salience.compare.report.page import escape
 from salience.compare.report.table import rich_table
 from salience.compare.report.words import sentences
 

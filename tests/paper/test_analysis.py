@@ -6,9 +6,7 @@ import pytest
 from small_runs import row, trace
 
 from salience.paper.analysis import Material
-from salience.paper.figure1 import largest_loss
-from salience.paper.figures2_3 import speed
-from salience.paper.figures4_5 import gnorm_vs_loss, tracking
+from salience.paper.figures import gnorm_vs_loss, largest_loss, speed, tracking
 from salience.paper.measures import Trace
 
 

@@ -5,7 +5,7 @@ import torch
 
 from salience.errors import ArgumentError
 from salience.paper.data.images import Images, Scale
-from salience.paper.hard_cases import long_tail, rarest_third, wrong_labels
+from salience.paper.tasks import long_tail, rarest_third, wrong_labels
 
 
 def images(n: int = 5000, classes: int = 10) -> Images:

@@ -41,7 +41,7 @@ def test_size_output_and_gradients(make, weights, batch, size):
 @pytest.mark.parametrize(("make", "weights", "_"), NETWORKS.values(), ids=NETWORKS)
 def test_the_papers_size_is_the_default_and_others_are_refused(make, weights, _):
     assert count(make()) == weights["paper"]
-    with pytest.raises(ArgumentError, match="size must be paper or small; got 'huge'"):
+    with pytest.raises(ArgumentError, match="model must be small or paper; got 'huge'"):
         make("huge")
 
 

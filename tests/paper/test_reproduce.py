@@ -17,8 +17,9 @@ from salience.compare.run import Row
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.paper import stages
-from salience.paper.figures import write_figures
-from salience.paper.reproduce import TARGETS, Outcome, Settings, Stage, finish, prepare
+from salience.paper.reproduce import Outcome, finish, prepare
+from salience.paper.stages import Settings, Stage
+from salience.paper.targets import TARGETS
 
 SCALE = 0.0002  # 4 steps for MNIST, 10 for CIFAR-10, 20 for Penn Treebank
 SEEDS = 2
@@ -75,7 +76,7 @@ def test_a_target_from_end_to_end(name: str, out: Path) -> None:
     assert {row["method"] for row in rows} == {label for part in parts for label in part.runs}
 
     outcome = finish(name, out)
-    written = {*outcome.files, *write_figures(outcome)}
+    written = {*outcome.files}
     assert {out / name / f"{name}.{kind}" for kind in ("png", "html", "json", "csv")} <= written
     check_figure(name, out / name, outcome)
     check_result(name, out / name, outcome)
@@ -91,7 +92,13 @@ def check_figure(name: str, at: Path, outcome: Outcome) -> None:
     lines = [line for panel in chart.panels for line in panel.lines]
     assert all(math.isfinite(y) for line in lines for y in line.y)
     with (at / f"{name}.csv").open() as file:
-        assert len(list(csv.reader(file))) == 1 + sum(len(line.x) for line in lines) > 1
+        head, *points = csv.reader(file)
+    assert head == ["panel", "line", "x", "y", "low", "high"]
+    assert len(points) == sum(len(line.x) for line in lines) > 0
+    first, band = lines[0], [low[0] if low else "" for low in (lines[0].low, lines[0].high)]
+    assert points[0] == [
+        str(each) for each in (chart.panels[0].title, first.label, first.x[0], first.y[0], *band)
+    ]
     assert "scale 0.0002" in chart.title
     assert json.loads((at / f"{name}.json").read_text())["title"] == chart.title
 
@@ -113,7 +120,6 @@ def check_result(name: str, at: Path, outcome: Outcome) -> None:
 def test_the_table_is_beside_the_papers(out: Path) -> None:
     run("table1", out, resume=(out / "table1").exists())
     outcome = finish("table1", out)
-    write_figures(outcome)
     (table,) = outcome.found.tables
     assert len(table.rows) == 3 * 3 * 5
     first = dict(zip(table.columns, table.rows[2], strict=True))

@@ -7,7 +7,6 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from salience import __version__
-from salience.cli.common import REFUSED
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -54,21 +53,26 @@ def make_app() -> "Typer":
     """All commands. Made on request, because typer may not be there."""
     import typer
 
-    from salience.cli import compare, data, demo, report, reproduce
+    from salience.cli import common, compare, data, demo, report, reproduce
 
-    app = typer.Typer(help=ABOUT, epilog=EXAMPLES, add_completion=False, rich_markup_mode="rich")
+    app = typer.Typer(
+        cls=common.OneSentence,
+        help=ABOUT,
+        epilog=EXAMPLES,
+        add_completion=False,
+        rich_markup_mode="rich",
+    )
+    version = typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
 
     @app.callback()
-    def salience(
-        version: Annotated[
-            bool,
-            typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
-        ] = False,
-    ) -> None:
+    def salience(version: Annotated[bool, version] = False) -> None:
         pass
 
-    for command in (demo, compare, report, reproduce, data):
-        command.add(app)
+    app.command(epilog=demo.EXAMPLES)(demo.demo)
+    app.command(epilog=compare.EXAMPLES)(compare.compare)
+    app.command(epilog=report.EXAMPLES)(report.report)
+    app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
+    app.add_typer(data.app, name="data")
     return app
 
 
@@ -82,4 +86,4 @@ def _version(asked: bool) -> None:
 
 def _refuse(sentence: str) -> NoReturn:
     print(f"salience: {sentence}", file=sys.stderr)
-    sys.exit(REFUSED)
+    sys.exit(2)

@@ -1,7 +1,7 @@
 """Training as it goes: live bars on a terminal, a few plain lines in a log."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from statistics import fmean
 
 from rich.console import Console
@@ -14,60 +14,51 @@ __all__ = ["watch"]
 
 LINES = 8  # in a log
 
-Latest = dict[str, dict[int, Row]]
-"""The last row of each run, by method and seed."""
 
-
-def watch(
-    rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console
-) -> Iterator[Row]:
-    """Pass the rows on and show how far each method is.
+def watch(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console) -> None:
+    """Take the rows as they come and show how far each method is.
 
     ``runs`` has the number of seeds of each method; each run is evaluated before its first step
     and ``evaluations`` times after it.
     """
-    latest: Latest = {name: {} for name in runs}
-    show = _live if to.is_terminal else _lines
-    for row in show(rows, latest, runs, evaluations, to):
-        latest[row["method"]][row["seed"]] = row
-        yield row
+    (_live if to.is_terminal else _lines)(rows, runs, evaluations, to)
 
 
-def _live(
-    rows: Iterable[Row], latest: Latest, runs: dict[str, int], evaluations: int, to: Console
-) -> Iterator[Row]:
+def _live(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console) -> None:
     """One bar per method, with the step and the mean train loss of its seeds."""
     loss = TextColumn("step {task.fields[step]:<7} train loss {task.fields[loss]:<9}")
     columns = (TextColumn("{task.description:>10}"), BarColumn(), TaskProgressColumn(), loss)
+    latest: dict[str, dict[int, Row]] = defaultdict(dict)
     with Progress(*columns, TimeRemainingColumn(), console=to) as progress:
         bars = {
             name: progress.add_task(name, total=(evaluations + 1) * seeds, step=0, loss="")
             for name, seeds in runs.items()
         }
         for row in rows:
-            yield row
-            shown = _loss(latest[row["method"]].values())
-            progress.update(bars[row["method"]], advance=1, step=row["step"], loss=shown)
+            name = row["method"]
+            latest[name][row["seed"]] = row
+            shown = _loss(latest[name].values())
+            progress.update(bars[name], advance=1, step=row["step"], loss=shown)
 
 
-def _lines(
-    rows: Iterable[Row], latest: Latest, runs: dict[str, int], evaluations: int, to: Console
-) -> Iterator[Row]:
+def _lines(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console) -> None:
     """A line whenever every run has completed another part of its evaluations."""
+    latest: dict[tuple[str, int], Row] = {}
     count: Counter[tuple[str, int]] = Counter()
     told = 0
     for row in rows:
-        yield row
-        count[row["method"], row["seed"]] += 1
+        run = row["method"], row["seed"]
+        latest[run] = row
+        count[run] += 1
         part = (min(count.values()) - 1) * LINES // evaluations
         if len(count) == sum(runs.values()) and part > told:
             told = part
-            to.print(_line(latest), highlight=False)
+            to.print(_line([*latest.values()], runs), highlight=False)
 
 
-def _line(latest: Latest) -> str:
-    losses = (f"{name} {_loss(seeds.values()):<8}" for name, seeds in latest.items())
-    step = round(fmean(row["step"] for seeds in latest.values() for row in seeds.values()))
+def _line(latest: list[Row], runs: Iterable[str]) -> str:
+    losses = (f"{name} {_loss(r for r in latest if r['method'] == name):<8}" for name in runs)
+    step = round(fmean(row["step"] for row in latest))
     return f"step {step:>6}   train loss: {'   '.join(losses)}".rstrip()
 
 

@@ -1,14 +1,13 @@
 """``salience report``: the report of a comparison, written again from its rows."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from salience.cli.common import one_sentence
+import typer
 
-if TYPE_CHECKING:
-    from typer import Typer
+from salience.compare.report.page import write_report
 
-__all__ = ["add"]
+__all__ = ["EXAMPLES", "report"]
 
 EXAMPLES = """Examples:
 
@@ -16,17 +15,9 @@ salience report runs/mnist
 """
 
 
-def add(app: "Typer") -> None:
-    """Put the command into ``app``."""
-    import typer
-
-    @app.command(epilog=EXAMPLES)
-    def report(
-        directory: Annotated[Path, typer.Argument(help="The directory of a comparison.")],
-    ) -> None:
-        """Write report.html, report.md and the figures of a comparison again."""
-        from salience.compare.report.page import write_report
-
-        with one_sentence():
-            for file in write_report(directory):
-                print(file)
+def report(
+    directory: Annotated[Path, typer.Argument(help="The directory of a comparison.")],
+) -> None:
+    """Write report.html, report.md and the figures of a comparison again."""
+    for file in write_report(directory):
+        print(file)

@@ -7,25 +7,19 @@ from salience.compare.digits import digits_task
 from salience.compare.task import SCHEDULES, Task, own_task
 from salience.errors import ArgumentError
 from salience.paper import tasks as paper
+from salience.paper.networks import check_size
 
-__all__ = ["TASK_NAMES", "resolve", "steps_of"]
+__all__ = ["STEPS", "TASK_NAMES", "resolve"]
 
-TASK_NAMES = tuple(dict.fromkeys(("digits", *paper.TASK_NAMES)))
+TASK_NAMES = ("digits", *paper.TASK_NAMES)
 STEPS = {**paper.STEPS, "digits": 1600}
-OWN_STEPS = 5000
-
-
-def steps_of(name: str) -> int:
-    """How long a task is trained by default: as in the paper where it has the task."""
-    return STEPS.get(name, OWN_STEPS)
 
 
 def resolve(name: str, size: str, data_dir: Path | None, schedule: str | None) -> Task:
     """The task of that name; ``schedule`` None is the task's own."""
     if schedule is not None and schedule not in SCHEDULES:
         raise ArgumentError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
-    if size not in ("small", "paper"):
-        raise ArgumentError(f"model must be small or paper; got {size!r}")
+    check_size(size)
     task = _found(name, size, data_dir)
     return replace(
         task,
@@ -40,7 +34,7 @@ def _found(name: str, size: str, data_dir: Path | None) -> Task:
     if name == "digits":
         return digits_task()
     if name in TASK_NAMES:
-        return paper.make_task(name, size=size, data_dir=data_dir)  # type: ignore[arg-type]
+        return paper.make_task(name, size=size, data_dir=data_dir)
     raise ArgumentError(
         f"task must be one of {', '.join(TASK_NAMES)} or path/to/file.py:make_task; got {name!r}"
     )

@@ -1,21 +1,15 @@
 """What a chart shows, as plain values: drawn by ``report.png`` and by ``report.interactive``."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-__all__ = [
-    *("CROWD", "FEW", "Bar", "Chart", "Line", "Look", "Panel", "Table"),
-    *("cells", "drawable", "looks", "spans_much"),
-]
+__all__ = ["CROWD", "FEW", "Bar", "Chart", "Line", "Look", "Panel", "drawable", "looks"]
 
 COLOURS = 6  # besides the baseline's grey
 DASHES = ("solid", "dot", "dashdot")  # one after the other, for more than six labels
 FEW = 12  # points; so few are marked, since a line alone would not show where they are
 CROWD = 7  # labels; with more of them bands are paler
-MUCH = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 
 
 @dataclass(frozen=True)
@@ -76,10 +70,6 @@ class Chart:
     baseline: str = "uniform"
     share_y: bool = False
 
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 class Look(NamedTuple):
     """How a label is drawn in all panels: colour 1 to 6, or 0 for the baseline's grey, and dashes.
@@ -121,30 +111,3 @@ def drawable(line: Line, log: bool) -> tuple[list[float], list[float], list[floa
     floor = min((y for y in line.y if y > 0), default=1.0) / 3
     low, high = ([max(value, floor) for value in side] for side in band)
     return [y if y > 0 else math.nan for y in line.y], low, high
-
-
-def spans_much(values: Iterable[float]) -> bool:
-    """Whether the positive values are easier to read on a logarithmic axis."""
-    positive = [value for value in values if math.isfinite(value) and value > 0]
-    return bool(positive) and max(positive) / min(positive) > MUCH
-
-
-@dataclass(frozen=True)
-class Table:
-    """Numbers in rows, for CSV; None where there is no number."""
-
-    name: str
-    columns: list[str]
-    rows: list[list[Any]] = field(default_factory=list)
-
-
-def cells(chart: Chart) -> Table:
-    """Every point of a chart as one row: the content of the CSV file beside the figure."""
-    columns = ["panel", "line", "x", "y", "low", "high"]
-    rows = [
-        [panel.title, line.label, *point]
-        for panel in chart.panels
-        for line in panel.lines
-        for point in zip_longest(line.x, line.y, line.low or (), line.high or ())
-    ]
-    return Table(chart.name, columns, rows)

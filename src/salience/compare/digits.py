@@ -31,25 +31,14 @@ def digits(train: bool) -> TensorDataset:
     >>> images.shape, classes.dtype
     (torch.Size([1437, 1, 8, 8]), torch.int64)
     """
-    images, labels = _stored()
-    chosen = _split(labels, train=train)
-    return TensorDataset(images[chosen].float().unsqueeze(1) / BRIGHTEST, labels[chosen])
-
-
-def _stored() -> tuple[Tensor, Tensor]:
-    """Images uint8 [1797, 8, 8] and classes int64 [1797], as published."""
-    with (
-        (files("salience.compare") / "digits.npz").open("rb") as file,
-        np.load(file, allow_pickle=False) as stored,
-    ):
-        return torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]).long()
-
-
-def _split(labels: Tensor, *, train: bool) -> Tensor:
-    """Positions of one part of the split, ordered by class."""
+    with (files("salience.compare") / "digits.npz").open("rb") as file:
+        stored = np.load(file, allow_pickle=False)
+        images, labels = (torch.from_numpy(stored[name]) for name in ("images", "labels"))
+    labels = labels.long()
     by_class = torch.argsort(labels, stable=True)
     is_test = torch.arange(len(labels)) % TEST_EVERY == 0
-    return by_class[~is_test if train else is_test]
+    chosen = by_class[~is_test if train else is_test]
+    return TensorDataset(images[chosen].float().unsqueeze(1) / BRIGHTEST, labels[chosen])
 
 
 def digits_task() -> Task:

@@ -25,14 +25,7 @@ from salience.compare.run import Row
 from salience.errors import ArgumentError
 
 __all__ = [
-    "RunFile",
-    "add_row",
-    "begin",
-    "environment",
-    "finite",
-    "read_config",
-    "write",
-    "write_rows",
+    *("RunFile", "add_row", "begin", "environment", "finite", "read_config", "write", "write_rows"),
 ]
 
 # Made from the rows: not valid any more once a directory is begun again.
@@ -99,9 +92,9 @@ def write(path: Path, content: str | bytes | Mapping[str, Any]) -> Path:
     raw = content.encode() if isinstance(content, str) else content
     with _refusal(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.part")
-        partial.write_bytes(raw)
-        partial.replace(path)
+        part = path.with_name(f"{path.name}.part")
+        part.write_bytes(raw)
+        part.replace(path)
     return path
 
 
@@ -110,24 +103,27 @@ def write_rows(directory: Path, rows: Iterable[Row]) -> None:
     write(directory / "runs.jsonl", "".join(map(_line, rows)))
 
 
-def add_row(directory: Path, row: Row) -> None:
+def add_row(directory: Path, row: Row) -> Row:
     """Append one evaluation to ``runs.jsonl``, for anyone who follows the training."""
     path = directory / "runs.jsonl"
     with _refusal(path), path.open("a", encoding="utf-8") as file:
         file.write(_line(row))
+    return row
 
 
 def _line(row: Row) -> str:
     return json.dumps(finite(row), allow_nan=False) + "\n"
 
 
-def finite(value: Any) -> Any:
+def finite(value: Any, digits: int = 17) -> Any:
     """The same with None for nan and infinity, which JSON does not know."""
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: finite(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return [finite(item, digits) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    return value
 
 
 @contextmanager
@@ -166,13 +162,8 @@ class RunFile:
         self.finished = False
         self.state: dict[str, Any] | None = None
         self._saved = time.monotonic()
-        self._load()
-
-    def _load(self) -> None:
         if self.path.exists():
-            saved = torch.load(self.path, weights_only=True)
-            for name in (*self.FIELDS, "state"):
-                setattr(self, name, saved[name])
+            vars(self).update(torch.load(self.path, weights_only=True))
 
     def age(self) -> float:
         """Seconds since it was saved or read."""
@@ -183,9 +174,9 @@ class RunFile:
         content = {name: getattr(self, name) for name in self.FIELDS}
         with _refusal(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial = self.path.with_suffix(f".{os.getpid()}.part")
-            torch.save({**content, "state": state}, partial)
-            partial.replace(self.path)
+            part = self.path.with_suffix(f".{os.getpid()}.part")
+            torch.save({**content, "state": state}, part)
+            part.replace(self.path)
         self._saved = time.monotonic()
 
 
@@ -223,15 +214,13 @@ def _cpu() -> str:
 
 def _commit() -> str | None:
     """The commit of this copy of Salience, where it is a checkout; "+" marks later changes."""
+
+    def git(*ask: str) -> str:
+        options: dict[str, Any] = {"capture_output": True, "timeout": 10, "check": True}
+        found = subprocess.run(["git", *ask], cwd=Path(__file__).parent, text=True, **options)
+        return str(found.stdout).strip()
+
     try:
-        found = _git("rev-parse", "HEAD")
-        return found + ("+" if _git("status", "--porcelain", "--", ".") else "")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "..") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(*arguments: str) -> str:
-    package = Path(__file__).parents[1]
-    ask = ["git", "-C", str(package), *arguments]
-    answer = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
-    return answer.stdout.strip()

@@ -42,7 +42,10 @@ def _received(queue: "Queue[Any]", workers: list[Any]) -> Iterator[Row]:
         try:
             kind, value = queue.get(timeout=1.0)
         except Empty:
-            _refuse_dead(workers)
+            if dead := [worker.exitcode for worker in workers if worker.exitcode]:
+                raise SalienceError(
+                    f"a worker process ended with status {dead[0]}: run again with --resume"
+                ) from None
             continue
         if kind == "row":
             yield value
@@ -50,14 +53,6 @@ def _received(queue: "Queue[Any]", workers: list[Any]) -> Iterator[Row]:
             raise SalienceError(value)
         else:
             running -= 1
-
-
-def _refuse_dead(workers: list[Any]) -> None:
-    dead = [worker.exitcode for worker in workers if worker.exitcode not in (None, 0)]
-    if dead:
-        raise SalienceError(
-            f"a worker process ended with status {dead[0]}: run again with --resume"
-        )
 
 
 def _work(plan: Plan, seeds: tuple[int, ...], out: Path, queue: "Queue[Any]", parent: int) -> None:

@@ -13,20 +13,12 @@ from salience import ImportanceLoader
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.presets import NAMES
-from salience.scores import Unit
+from salience.scores import Uniform, Unit
+from salience.scores.model import scoring
 
-__all__ = [
-    "BASELINE",
-    "METHOD_NAMES",
-    "Blind",
-    "Method",
-    "OnlineSelection",
-    "make_method",
-    "parse_methods",
-]
+__all__ = ["BASELINE", "METHOD_NAMES", "Method", "OnlineSelection", "make_method", "parse_methods"]
 
 BASELINE = "uniform"
-METHOD_NAMES = (*NAMES, "random-subset", "online-selection")
 NUMBERS = ("k", "smoothing", "presample")
 
 
@@ -67,26 +59,6 @@ class Method:
 
 
 @final
-class Blind:
-    """The same score for every example: importance sampling without importance."""
-
-    by_index = True
-    unit: Unit = "loss"
-
-    def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
-        return torch.ones(len(indices))
-
-    def update(self, indices: Tensor, losses: Tensor) -> Tensor:  # noqa: ARG002
-        return indices[:0]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
-@final
 class OnlineSelection:
     """Online batch selection (Loshchilov and Hutter, 2015), which the paper compared with.
 
@@ -120,14 +92,10 @@ class OnlineSelection:
         self._scores = torch.exp(-self._fall * ranks.float())
         return torch.arange(self._n)
 
-    @torch.no_grad()
     def _all_losses(self) -> Tensor:
-        was_training = self.model.training
-        self.model.eval()
         batches = DataLoader(self._task.train, 512, collate_fn=self._task.collate)
-        losses = torch.cat([self._task.losses(self.model, batch) for batch in batches])
-        self.model.train(was_training)
-        return losses.float()
+        with scoring(self.model, "eval"):
+            return torch.cat([self._task.losses(self.model, batch) for batch in batches]).float()
 
     def state_dict(self) -> dict[str, Any]:
         return {"last": self._last, "scores": self._scores, "steps": self._steps}
@@ -135,6 +103,15 @@ class OnlineSelection:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._last, self._scores = state["last"].clone(), state["scores"].clone()
         self._steps = state["steps"]
+
+
+# Not presets of the loader: k, its options, and what makes the score.
+_REPLACED: dict[str, Any] = {"draw": "multinomial", "smoothing": 0.0}
+OWN: dict[str, tuple[float, dict[str, Any], Callable[[Task, nn.Module], Any]]] = {
+    "random-subset": (1.0, _REPLACED, lambda *_: Uniform()),  # importance sampling without scores
+    "online-selection": (0.0, _REPLACED, OnlineSelection),
+}
+METHOD_NAMES = (*NAMES, *OWN)
 
 
 def parse_methods(text: str) -> list[Method]:
@@ -155,10 +132,8 @@ def make_method(spec: str) -> Method:
     if name not in METHOD_NAMES:
         raise ArgumentError(f"method must be one of {', '.join(METHOD_NAMES)}; got {name!r}")
     options: dict[str, Any] = dict(_setting(spec, setting) for setting in settings)
-    if name == "random-subset":
-        return Method(spec, 1.0, {"draw": "multinomial", "smoothing": 0.0}, lambda *_: Blind())
-    if name == "online-selection":
-        return Method(spec, 0.0, {"draw": "multinomial", "smoothing": 0.0}, OnlineSelection)
+    if name in OWN:
+        return Method(spec, *OWN[name])
     k = options.pop("k", 1.0 if name == BASELINE else 0.5)
     return Method(spec, k, {"score": name, **options})
 

@@ -18,7 +18,7 @@ from salience.compare import directory
 from salience.compare.directory import RunFile
 from salience.compare.methods import make_method
 from salience.compare.run import Row, Run, warm_up
-from salience.compare.summary import Summary, summarize
+from salience.compare.summary import summarize
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 
@@ -99,7 +99,7 @@ def start(
     with _threads(plan.threads):
         directory.begin(out, _config(plan, task, settings, jobs), resume=resume, replace=replace)
     directory.write_rows(out, ())
-    return _saved(compare(plan, out, jobs), out)
+    return (directory.add_row(out, row) for row in compare(plan, out, jobs))
 
 
 def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
@@ -121,20 +121,12 @@ def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> d
     }
 
 
-def _saved(rows: Iterator[Row], out: Path) -> Iterator[Row]:
-    for row in rows:
-        directory.add_row(out, row)
-        yield row
-
-
-def finish(plan: Plan, out: Path) -> Summary:
+def finish(plan: Plan, out: Path) -> None:
     """Put the rows in order, summarise them, and save the hardest examples."""
     rows = rows_on_disk(out, plan)
     directory.write_rows(out, rows)
-    summary = summarize(rows)
-    directory.write(out / "summary.json", summary)
+    directory.write(out / "summary.json", summarize(rows))
     directory.write(out / "hardest.json", _hardest_shown(out, plan))
-    return summary
 
 
 def rows_on_disk(out: Path, plan: Plan) -> list[Row]:
@@ -216,19 +208,15 @@ def train(plan: Plan, seeds: Sequence[int], out: Path) -> Iterator[Row]:
         (seed, name): Run(task, methods[name], seed, steps=plan.steps, seconds=plan.seconds)
         for seed, name in todo
     }
-    for key in todo:
-        _restore(runs[key], files[key])
+    for key, run in runs.items():
+        if (state := files[key].state) is not None:
+            run.load_state_dict(state)
+            files[key].state = None  # it may be large
     for block in range(plan.evaluations + 1):
         for key in todo if block % 2 == 0 else reversed(todo):
             if len(files[key].rows) <= block:
                 runs[key].advance_to(block / plan.evaluations)
                 yield _record(runs[key], files[key], plan)
-
-
-def _restore(run: Run, file: RunFile) -> None:
-    if file.state is not None:
-        run.load_state_dict(file.state)
-        file.state = None  # it may be large
 
 
 def _record(run: Run, file: RunFile, plan: Plan) -> Row:

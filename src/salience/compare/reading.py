@@ -19,6 +19,8 @@ from salience.errors import ArgumentError, SalienceError
 __all__ = ["Comparison", "Example", "read_comparison"]
 
 MOST_CHANNELS = 4
+# What reading a file raises that is not what we wrote.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,21 @@ def read_comparison(directory: Path) -> Comparison:
     if not directory.is_dir():
         raise ArgumentError(f"there is no directory {directory}: name one a comparison wrote to")
     with _readable(directory / "config.json") as path:
-        config = _mapping(json.loads(path.read_text(encoding="utf-8")))
-        planned = [_name(each) for each in config.get("methods") or []]
+        config = _mapping(path.read_text(encoding="utf-8"))
+        planned = [str(each) for each in config.get("methods") or []]
     with _readable(directory / "runs.jsonl") as path:
-        rows = _in_order(_rows(path), planned)
+        rows = _rows(path, planned)
     with _readable(directory / "hardest.json") as path:
         hardest = _hardest(path) if path.exists() else {}
-    summary, finished = summarize(rows, rows[0]["method"]), (directory / "summary.json").exists()
-    if finished:
-        _check_whole(summary, planned, directory / "runs.jsonl")
-    return Comparison(config, rows, summary if finished else _open(summary), hardest, finished)
+    summary = summarize(rows, rows[0]["method"])
+    if not (directory / "summary.json").exists():
+        return Comparison(config, rows, _open(summary), hardest, finished=False)
+    if missing := {*planned} - {*summary["methods"]}:
+        raise ArgumentError(
+            f"{directory / 'runs.jsonl'} has no rows of {min(missing)!r}, which config.json names: "
+            f"run the comparison again, which writes both anew"
+        )
+    return Comparison(config, rows, summary, hardest, finished=True)
 
 
 @contextmanager
@@ -78,15 +85,21 @@ def _readable(path: Path) -> Iterator[Path]:
         raise ArgumentError(
             f"cannot read {path} ({error.strerror or error}): make it readable and try again"
         ) from error
-    except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+    except DAMAGE as error:
         raise ArgumentError(
-            f"{path} is damaged ({why}): run the comparison again, which writes it anew"
+            f"{path} is damaged ({_why(error)}): run the comparison again, which writes it anew"
         ) from error
 
 
-def _rows(path: Path) -> list[Row]:
-    """All rows; a last line that was cut off in the middle of writing does not count."""
+def _why(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+
+
+def _rows(path: Path, planned: list[str]) -> list[Row]:
+    """All rows, methods as they were planned, the baseline first.
+
+    A last line that was cut off in the middle of writing does not count.
+    """
     packed = path.with_name(f"{path.name}.gz")  # as recorded results have it
     if packed.exists() and not path.exists():
         content = gzip.decompress(packed.read_bytes())
@@ -102,39 +115,20 @@ def _rows(path: Path) -> list[Row]:
         )
     for row in rows:
         _ = row[tested_by(rows[0])]  # all methods are tested alike
-    return rows
-
-
-def _row(line: str, number: int) -> Row:
-    try:
-        row = _mapping(json.loads(line))
-        row |= {name: _text(row[name]) for name in ("method", "task")}
-        row |= {name: int(row[name]) for name in ("seed", "step")}
-        tested = "test_perplexity" if "test_perplexity" in row else "test_error"
-        measured = ("train_loss", "train_max_loss", "test_loss", "seconds", tested)
-        row |= {name: _number(row[name]) for name in measured}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"line {number}: {why}") from error
-    return cast(Row, row)
-
-
-def _in_order(rows: list[Row], planned: list[str]) -> list[Row]:
-    """Methods as they were planned, the baseline first."""
     names = dict.fromkeys([BASELINE, *planned, *(row["method"] for row in rows)])
     return [row for name in names for row in rows if row["method"] == name]
 
 
-def _name(method: Any) -> str:
-    return str(method.get("name")) if isinstance(method, dict) else str(method)
-
-
-def _check_whole(summary: Summary, planned: list[str], path: Path) -> None:
-    if missing := {*planned} - {*summary["methods"]}:
-        raise ArgumentError(
-            f"{path} has no rows of {min(missing)!r}, which config.json names: "
-            f"run the comparison again, which writes both anew"
-        )
+def _row(line: str, number: int) -> Row:
+    try:
+        row = _mapping(line)
+        measures = ("train_loss", "train_max_loss", "test_loss", "seconds")
+        row |= {name: str(row[name]) for name in ("method", "task")}
+        row |= {name: int(row[name]) for name in ("seed", "step")}
+        row |= {name: _number(row[name]) for name in (*measures, tested_by(cast(Row, row)))}
+    except DAMAGE as error:
+        raise ValueError(f"line {number}: {_why(error)}") from error
+    return cast(Row, row)
 
 
 def _open(summary: Summary) -> Summary:
@@ -147,18 +141,15 @@ def _open(summary: Summary) -> Summary:
 
 
 def _hardest(path: Path) -> dict[str, list[Example]]:
-    methods = _mapping(_mapping(json.loads(path.read_text(encoding="utf-8")))["methods"])
-    return {name: [_example(_mapping(each)) for each in found] for name, found in methods.items()}
+    methods = _mapping(path.read_text(encoding="utf-8"))["methods"]
+    return {name: [*map(_example, found)] for name, found in methods.items()}
 
 
 def _example(raw: dict[str, Any]) -> Example:
-    image = raw.get("image")
+    history, image = [*map(_number, raw.get("history") or [])], raw.get("image")
+    pixels = None if image is None else _image(image)
     return Example(
-        index=int(raw["index"]),
-        loss=_number(raw["loss"]),
-        history=[_number(each) for each in raw.get("history") or []],
-        image=None if image is None else _image(image),
-        text=_text(raw.get("text") or ""),
+        int(raw["index"]), _number(raw["loss"]), history, pixels, str(raw.get("text") or "")
     )
 
 
@@ -171,15 +162,10 @@ def _image(raw: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return pixels.astype(np.uint8)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(text: str) -> dict[str, Any]:
+    value = json.loads(text)
     if not isinstance(value, dict):
         raise TypeError(f"{type(value).__name__} in place of an object")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} in place of a text")
     return value
 
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NotRequired, TypedDict, final
+from typing import Any, NotRequired, TypedDict, cast, final
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ __all__ = ["MEASURED", "Row", "Run", "warm_up"]
 
 EVALUATION_BATCH = 512
 WARM_UP_STEPS = 5
+PARTS = ("model", "optimizer", "loader")  # of a run, that have a state
 # Measurements choose their examples by this seed, which no run is given. With the seed of a run
 # they would be the very first ones that uniform sampling trains on.
 MEASURED = 7_291_646_310
@@ -104,7 +105,9 @@ class Run:
 
     def _train_step(self) -> None:
         if self.task.schedule is not constant:
-            self._set_rate()
+            factor = self.task.schedule(self.done())
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = factor * rate
         x, y = next(self._batches)
         losses = self.task.loss(self.model(x), y)
         self.loader.mean(losses).backward()  # type: ignore[no-untyped-call]
@@ -112,11 +115,6 @@ class Run:
         self.optimizer.zero_grad()
         self.step += 1
         self.examples += len(losses)
-
-    def _set_rate(self) -> None:
-        factor = self.task.schedule(self.done())
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = factor * rate
 
     def done(self) -> float:
         """The share of the budget that is used, 0 to 1; 0 for a run without one."""
@@ -127,32 +125,37 @@ class Run:
 
     def evaluate(self) -> Row:
         """Losses and errors, without changing anything that the training depends on."""
-        self.model.eval()
-        self.train_losses, *_ = self._measure(self._train)
-        test_losses, test_wrong, rare = self._measure(self._test)
-        row = Row(
-            task=self.task.name,
-            method=self.method.name,
-            k=self.method.k,
-            seed=self.seed,
-            step=self.step,
-            seconds=self.seconds,
-            examples=self.examples,
-            train_loss=float(self.train_losses.mean()),
-            train_max_loss=float(self.train_losses.max()),
-            test_loss=float(test_losses.mean()),
-        )
+        self.train_losses = self._measure(self._train)[0]
+        row = {
+            "task": self.task.name,
+            "method": self.method.name,
+            "k": self.method.k,
+            "seed": self.seed,
+            "step": self.step,
+            "seconds": self.seconds,
+            "examples": self.examples,
+            "train_loss": float(self.train_losses.mean()),
+            "train_max_loss": float(self.train_losses.max()),
+            **self.test(self._test),
+        }
+        return cast(Row, row)
+
+    def test(self, dataset: Dataset[Any]) -> dict[str, float]:
+        """Loss and error (or perplexity) over a test set, named as in a row."""
+        losses, wrong, rare = self._measure(dataset)
+        found = {"test_loss": float(losses.mean())}
         if self.task.wrong is None:
-            row["test_perplexity"] = math.exp(min(row["test_loss"], 700.0))
+            found["test_perplexity"] = math.exp(min(found["test_loss"], 700.0))
         else:
-            row["test_error"] = float(test_wrong.mean())
+            found["test_error"] = float(wrong.mean())
             if self.task.rare is not None:
-                row["test_error_rare"] = float(test_wrong[rare].mean())
-        return row
+                found["test_error_rare"] = float(wrong[rare].mean())
+        return found
 
     @torch.inference_mode()
     def _measure(self, dataset: Dataset[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Per example: the loss, 1 where the answer is wrong, whether it is rare. All [n]."""
+        self.model.eval()
         losses, wrong, rare = [], [], []
         for x, y in _in_order(dataset, self.task.collate):
             output = self.model(x)
@@ -177,18 +180,15 @@ class Run:
             "examples": self.examples,
             "seconds": self.seconds,
             "random": self._random,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "loader": self.loader.state_dict(),
+            **{name: getattr(self, name).state_dict() for name in PARTS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken."""
         self.step, self.examples = state["step"], state["examples"]
         self.seconds, self._random = state["seconds"], state["random"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.loader.load_state_dict(state["loader"])
+        for name in PARTS:
+            getattr(self, name).load_state_dict(state[name])
         self._batches = _endless(self.loader)
 
 

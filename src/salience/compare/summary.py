@@ -8,9 +8,11 @@ ratio: ``None``. All arithmetic of reports and figures about the target is here.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
+
+import numpy as np
 
 from salience.compare.run import Row
 
@@ -120,23 +122,18 @@ def curve(runs: Sequence[Sequence[Row]], measure: str = "train_loss") -> Curve:
     it, where the mean of the steps is given. A measure that a row lacks is nan.
     """
     groups = [*zip(*runs, strict=False)]
-    values = [[_value(row, measure) for row in group] for group in groups]
+    values = [[_value(row.get(measure)) for row in group] for group in groups]
     return Curve(
         [fmean(row["step"] for row in group) for group in groups],
         [fmean(row["seconds"] for row in group) for group in groups],
         [fmean(group) for group in values],
-        [_end(min, group) for group in values],
-        [_end(max, group) for group in values],
+        [float(np.min(group)) for group in values],  # nan where one of them is
+        [float(np.max(group)) for group in values],
     )
 
 
-def _value(row: Any, measure: str) -> float:
-    value = row.get(measure)
+def _value(value: object) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _end(choose: Callable[[list[float]], float], group: list[float]) -> float:
-    return math.nan if any(map(math.isnan, group)) else choose(group)
 
 
 # ---------------------------------------------------------------------------------- the target

@@ -2,27 +2,25 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from salience.compare.charts import Chart, Line, Table
+from salience.compare.charts import Chart, Line
 from salience.paper.claims import Claim, no_worse, sooner
 from salience.paper.measures import Trace, arrivals, mean_and_range
 
 __all__ = [
-    "EPOCH",
-    "NAMES",
-    "Analysis",
-    "Material",
-    "Runs",
-    "columns",
-    "final_loss",
-    "line",
-    "line_with_std",
-    "observations",
-    "paired",
-    "same_or_better",
-    "sooner_than_uniform",
+    *(
+        "EPOCH",
+        "NAMES",
+        "Analysis",
+        "Material",
+        "Runs",
+        "Table",
+        "final_loss",
+        "line",
+        "line_with_std",
+    ),
+    *("observations", "paired", "same_or_better", "sooner_than_uniform"),
 ]
 
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank"}
@@ -41,19 +39,20 @@ class Material(NamedTuple):
     stated: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Table(NamedTuple):
+    """Numbers in rows, for CSV; None where there is no number."""
+
+    name: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+class Analysis(NamedTuple):
     """The result of a target."""
 
     charts: list[Chart]
     claims: list[Claim]
-    tables: list[Table] = field(default_factory=list)
-
-
-def columns(traces: Sequence[Trace], key: str) -> list[list[float]]:
-    """One measure of the rows, for each seed."""
-    rows: list[list[Any]] = [list(trace.rows) for trace in traces]
-    return [[float(row[key]) for row in each] for each in rows]
+    tables: Sequence[Table] = ()
 
 
 def observations(traces: list[Trace], key: str) -> tuple[list[float], list[list[float]]]:
@@ -93,20 +92,24 @@ def final_loss(trace: Trace) -> float:
 
 
 def sooner_than_uniform(
-    label: str, runs: Runs, measure: Literal["steps", "time"], when: str = "", **more: Any
+    label: str,
+    runs: Runs,
+    measure: Literal["steps", "time"],
+    when: str = "",
+    paper: float | None = None,
 ) -> Claim:
     """The claim that a method reaches uniform's final train loss in fewer steps or less time."""
     own, base = runs[label], runs["uniform"]
     less = "fewer steps" if measure == "steps" else "less time"
     said = f"{label} reaches the final train loss of uniform in {less}{when}"
     found, finals = arrivals(own, base, measure), paired(own, base, final_loss)
-    return sooner(f"{label}: {less}", said, found, finals, f"share of the {measure}", **more)
+    return sooner(f"{label}: {less}", said, found, finals, f"share of the {measure}", paper)
 
 
 def same_or_better(
-    name: str, label: str, ratios: Sequence[float], measure: str, **more: Any
+    name: str, label: str, ratios: Sequence[float], measure: str, paper: float | None = None
 ) -> Claim:
     """The paper's claim about test errors, for one ratio to uniform per seed."""
     what = measure.replace("_", " ")
     said = f"the {what} of {label} is the same as uniform's or better"
-    return no_worse(name, said, ratios, MARGIN[measure], f"{what} over uniform's", **more)
+    return no_worse(name, said, ratios, MARGIN[measure], f"{what} over uniform's", paper)

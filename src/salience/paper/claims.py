@@ -7,12 +7,15 @@ is on the other side, and otherwise it cannot be told. One seed has no interval:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from salience.paper.measures import Arrival, Interval, correlation_interval, interval
 
 __all__ = ["Claim", "above", "below", "correlated", "no_worse", "paragraph", "same", "sooner"]
+
+Values = Sequence[float]
+"""One per seed."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +48,25 @@ class Claim:
         said = f"{self.statement[:1].upper()}{self.statement[1:]}"
         return f"{said}: {self.verdict} ({self.evidence})."
 
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "verdict": self.verdict}
-
 
 def below(
-    name: str, statement: str, values: Sequence[float], bound: float, what: str, **more: Any
+    name: str, said: str, values: Values, bound: float, what: str, paper: float | None = None
 ) -> Claim:
-    """One value per seed, said to be below ``bound``."""
+    """One value per seed, said to be below ``bound``; ``paper`` is the paper's own value."""
     holds = _judge(interval(values), "below", bound)
-    return _claim(name, statement, values, holds, what, bound=bound, **more)
+    return _claim(name, said, values, holds, what, paper, bound=bound)
 
 
 def above(
-    name: str, statement: str, values: Sequence[float], bound: float, what: str, **more: Any
+    name: str, said: str, values: Values, bound: float, what: str, paper: float | None = None
 ) -> Claim:
     """One value per seed, said to be above ``bound``."""
     holds = _judge(interval(values), "above", bound)
-    return _claim(name, statement, values, holds, what, bound=bound, **more)
+    return _claim(name, said, values, holds, what, paper, bound=bound)
 
 
 def no_worse(
-    name: str, statement: str, ratios: Sequence[float], margin: float, what: str, **more: Any
+    name: str, said: str, ratios: Values, margin: float, what: str, paper: float | None = None
 ) -> Claim:
     """Ratios to the baseline, one per seed, said to be 1 or less.
 
@@ -77,26 +76,24 @@ def no_worse(
     found = interval(ratios)
     worse = _judge(found, "above", 1.0)
     holds = False if worse else _judge(found, "below", 1 + margin) or None
-    return _claim(name, statement, ratios, holds, what, bound=1.0, margin=margin, **more)
+    return _claim(name, said, ratios, holds, what, paper, bound=1.0, margin=margin)
 
 
-def same(
-    name: str, statement: str, ratios: Sequence[float], margin: float, what: str, **more: Any
-) -> Claim:
+def same(name: str, said: str, ratios: Values, margin: float, what: str) -> Claim:
     """Ratios said to be 1: certainly within ``margin`` either way, or certainly outside."""
     found = interval(ratios)
     inside = _judge(found, "above", 1 / (1 + margin)), _judge(found, "below", 1 + margin)
     holds = True if all(inside) else False if False in inside else None
-    return _claim(name, statement, ratios, holds, what, bound=1.0, margin=margin, **more)
+    return _claim(name, said, ratios, holds, what, bound=1.0, margin=margin)
 
 
 def sooner(
     name: str,
-    statement: str,
+    said: str,
     arrivals: Sequence[Arrival],
-    finals: Sequence[float],
+    finals: Values,
     what: str,
-    **more: Any,
+    paper: float | None = None,
 ) -> Claim:
     """The target reached with less than the baseline needed; one arrival per seed.
 
@@ -112,17 +109,17 @@ def sooner(
         holds = False if _judge(ends, "above", 1.0) else None
         short = f"; reached by {reached} of {len(arrivals)}, final loss over uniform's "
         short += _shown(ends)
-    numbers = {"bound": 1.0, "reached": reached, "final_loss_ratios": list(finals), **more}
-    return _claim(name, statement, ratios, holds, what, short, **numbers)
+    numbers = {"bound": 1.0, "reached": reached, "final_loss_ratios": list(finals)}
+    return _claim(name, said, ratios, holds, what, paper, short, **numbers)
 
 
-def correlated(name: str, statement: str, r: float, samples: int) -> Claim:
+def correlated(name: str, said: str, r: float, samples: int) -> Claim:
     """A rank correlation of so many samples, said to be positive."""
     found = correlation_interval(r, samples)
     evidence = f"rank correlation {r:.3f} over {samples:,} samples"
     numbers = {"spearman": r, "half_width_95": found.half, "samples": samples}
     holds = _judge(found, "above", 0.0)
-    return Claim(name, statement, holds, evidence, samples, "sample", numbers)
+    return Claim(name, said, holds, evidence, samples, "sample", numbers)
 
 
 def paragraph(begin: str, claims: Sequence[Claim]) -> str:
@@ -145,19 +142,21 @@ def _judge(found: Interval, side: Literal["below", "above"], bound: float) -> bo
 
 def _claim(
     name: str,
-    statement: str,
-    values: Sequence[float],
+    said: str,
+    values: Values,
     holds: bool | None,
     what: str,
+    paper: float | None = None,
     short: str = "",
     **more: Any,
 ) -> Claim:
-    """``more``: further numbers, the paper's own (``paper``) among them."""
     found = interval(values)
-    paper = f"; the paper: {more['paper']:.3g}" if "paper" in more else ""
     numbers = {"mean": found.mean, "half_width_95": found.half, "values": list(values), **more}
-    evidence = f"{what} {_shown(found)}{paper}{short}"
-    return Claim(name, statement, holds, evidence, found.n, numbers=numbers)
+    numbers |= {} if paper is None else {"paper": paper}
+    theirs = "" if paper is None else f"; the paper: {paper:.3g}"
+    return Claim(
+        name, said, holds, f"{what} {_shown(found)}{theirs}{short}", found.n, numbers=numbers
+    )
 
 
 def _shown(found: Interval) -> str:

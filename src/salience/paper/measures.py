@@ -15,18 +15,8 @@ from salience.compare.run import Row
 from salience.compare.summary import arrival, curve, target_loss, to_target
 
 __all__ = [
-    "Arrival",
-    "Interval",
-    "Trace",
-    "arrivals",
-    "correlation_interval",
-    "interval",
-    "mean_and_range",
-    "moving",
-    "nearest",
-    "ranks",
-    "spearman",
-    "until",
+    *("Arrival", "Interval", "Trace", "arrivals", "correlation_interval", "interval"),
+    *("mean_and_range", "moving", "nearest", "ranks", "spearman", "until"),
 ]
 
 # The 97.5% points of Student's distribution for 1, 2, ... degrees of freedom.
@@ -56,8 +46,8 @@ def mean_and_range(
     curves: Sequence[Sequence[float]],
 ) -> tuple[list[float], list[float], list[float]]:
     """Over curves of equal length, point by point: mean, least and greatest."""
-    points = list(zip(*curves, strict=True))
-    return [fmean(p) for p in points], [min(p) for p in points], [max(p) for p in points]
+    array = np.asarray(curves, float)
+    return array.mean(0).tolist(), array.min(0).tolist(), array.max(0).tolist()
 
 
 def ranks(values: Sequence[float]) -> NDArray[np.float64]:

@@ -5,22 +5,20 @@ of the image, batch normalisation follows the activation, the language model has
 (as the one of Zaremba et al. that it is modelled on).
 """
 
-from typing import Literal, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from salience.errors import ArgumentError
 
-__all__ = ["Size", "WordModel", "cifar10_network", "mnist_network", "ptb_network"]
-
-Size = Literal["paper", "small"]
+__all__ = ["WordModel", "check_size", "cifar10_network", "mnist_network", "ptb_network"]
 
 CLASSES = 10
 WORDS = 10_001  # with the end of sentence and padding
 
 
-def mnist_network(size: Size = "paper") -> nn.Module:
+def mnist_network(size: str = "paper") -> nn.Module:
     """A small VGG without batch normalisation: [B, 1, 28, 28] -> [B, 10].
 
     ``paper``: 32 and 64 filters, 512 and 512 neurons. ``small``: a quarter of each.
@@ -33,7 +31,7 @@ def mnist_network(size: Size = "paper") -> nn.Module:
     )
 
 
-def cifar10_network(size: Size = "paper", *, dropout: bool = True) -> nn.Module:
+def cifar10_network(size: str = "paper", *, dropout: bool = True) -> nn.Module:
     """A VGG with batch normalisation: [B, 3, 32, 32] -> [B, 10].
 
     ``paper``: 64, 128 and 256 filters, 1024 and 512 neurons. ``small``: an eighth of each.
@@ -48,7 +46,7 @@ def cifar10_network(size: Size = "paper", *, dropout: bool = True) -> nn.Module:
     return _fast(*(layer for layer in layers if dropout or not isinstance(layer, nn.Dropout)))
 
 
-def ptb_network(size: Size = "paper") -> "WordModel":
+def ptb_network(size: str = "paper") -> "WordModel":
     """A language model: 20 words [B, 20] -> a score for each word that may follow [B, 10001].
 
     ``paper``: embedding 64, two layers of 256 LSTM units. ``small``: a quarter of each.
@@ -77,10 +75,15 @@ class WordModel(nn.Module):
         return scores
 
 
-def _part(size: Size, small: int) -> int:
+def check_size(size: str) -> None:
+    """Refuse what is no size of a network."""
+    if size not in ("small", "paper"):
+        raise ArgumentError(f"model must be small or paper; got {size!r}")
+
+
+def _part(size: str, small: int) -> int:
     """By what to divide the widths."""
-    if size not in ("paper", "small"):
-        raise ArgumentError(f"size must be paper or small; got {size!r}")
+    check_size(size)
     return 1 if size == "paper" else small
 
 

@@ -20,11 +20,7 @@ from salience.scores.model import scoring
 from salience.smoothing import make_smoothing
 
 __all__ = [
-    "GradientVariance",
-    "TrackingAndTest",
-    "loss_and_norm",
-    "pooled_variance",
-    "step_variance",
+    *("GradientVariance", "TrackingAndTest", "loss_and_norm", "pooled_variance", "step_variance"),
 ]
 
 CHUNK = 128  # examples that are measured at a time
@@ -41,20 +37,7 @@ class TrackingAndTest:
 
     def __call__(self, run: Run) -> dict[str, Any]:
         found = {"tracking": run.loader.metrics()["tracking"]}
-        return {**found, **_tested(run)} if run.step in self.at else found
-
-
-def _tested(run: Run) -> dict[str, Any]:
-    task = run.task
-    losses, wrong = [], []
-    with scoring(run.model, "eval"):
-        for x, y in DataLoader(task.test, CHUNK, collate_fn=task.collate):
-            output = run.model(x)
-            losses.append(task.loss(output, y).double())
-            wrong += [] if task.wrong is None else [task.wrong(output, y).double()]
-    if wrong:
-        return {"test_error": float(torch.cat(wrong).mean())}
-    return {"test_perplexity": math.exp(min(float(torch.cat(losses).mean()), 700.0))}
+        return {**found, **run.test(run.task.test)} if run.step in self.at else found
 
 
 def loss_and_norm(run: Run) -> dict[str, Any]:
@@ -68,8 +51,7 @@ def loss_and_norm(run: Run) -> dict[str, Any]:
     batch = _read(task, indices)
     losses = Loss(run.model, task.losses).score(indices, batch)
     norms = GradientNorm(run.model, task.losses).score(indices, batch)
-    mean = norms.mean()
-    scaled = norms / mean if mean > 0 else norms
+    scaled = norms / norms.mean() if norms.any() else norms
     return {"losses": losses.tolist(), "norms": scaled.tolist()}
 
 
@@ -97,7 +79,8 @@ class GradientVariance:
 
 
 def _variances(run: Run, indices: Tensor, squares: Tensor, q: Tensor) -> dict[str, Any]:
-    k, batch, pool = run.method.k, run.task.batch_size, _pool(run)
+    k, batch = run.method.k, run.task.batch_size
+    pool = round(run.method.options.get("presample", 0) * batch)  # 0: the whole dataset
     p, even = functional.probabilities(q), functional.probabilities(torch.ones_like(q))
     mean = _mean_square(run, indices, even)
     uniform = step_variance(squares, even, 1.0, mean, batch)
@@ -167,12 +150,6 @@ def _importance(run: Run, indices: Tensor) -> Tensor:
     smoothing = make_smoothing(options.get("smoothing", "adaptive"))
     smoothing.load_state_dict(run.loader.state_dict()["smoothing"])
     return functional.smooth(scores, smoothing.constant(float(scores.mean())))
-
-
-def _pool(run: Run) -> int | None:
-    """Candidates per draw; None where draws come from the whole dataset."""
-    presample = run.method.options.get("presample")
-    return None if presample is None else round(presample * run.task.batch_size)
 
 
 def _over(a: float, b: float) -> float:

@@ -5,26 +5,30 @@ interrupted and spread over processes. Runs are in ``OUT/runs``, the results in 
 """
 
 import csv
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from io import StringIO
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from salience.compare import directory
-from salience.compare.charts import Table, cells
+from salience.compare.charts import Chart
+from salience.compare.report.interactive import chart_html
+from salience.compare.report.png import chart_png
 from salience.errors import ArgumentError
+from salience.paper import table1
 from salience.paper.analysis import Analysis, Material
 from salience.paper.claims import paragraph
 from salience.paper.stages import Settings, Stage
 from salience.paper.targets import TARGETS, Study, Target
 
-__all__ = ["TARGETS", "Outcome", "Settings", "Stage", "finish", "prepare"]
+__all__ = ["Outcome", "finish", "prepare"]
 
 
-@dataclass(frozen=True)
-class Outcome:
+POINT = ["panel", "line", "x", "y", "low", "high"]  # a row of the CSV file beside a figure
+
+
+class Outcome(NamedTuple):
     """The result of a target, and the files that were written."""
 
     directory: Path
@@ -76,57 +80,62 @@ def _place(out: Path, name: str, task: str | None) -> Path:
 
 
 def finish(name: str, out: Path, task: str | None = None) -> Outcome:
-    """Judge the finished runs; write ``result.json`` and the data behind the figures."""
+    """Judge the finished runs; write ``result.json``, the figures, and the data behind them."""
     target, place = _target(name), _place(out, name, task)
-    config = _read(place / "config.json")
+    config = directory.read_config(place)
+    if config is None:
+        raise ArgumentError(f"{place} has no config.json: run the target before it is finished")
     settings = Settings(config["scale"], config["model"], config["seeds"], config["threads"])
     stages = [Stage(study, settings, out) for study in _studies(target, task)]
-    material = Material(
-        {stage.study.task: stage.traces() for stage in stages},
-        {stage.study.task: stage.stated for stage in stages},
-    )
-    found = target.analyse(material)
+    stated = {stage.study.task: stage.stated for stage in stages}
+    found = target.analyse(Material({each.study.task: each.traces() for each in stages}, stated))
     begin = (
-        f"{target.where} of the paper, repeated ({'; '.join(material.stated.values())}). "
+        f"{target.where} of the paper, repeated ({'; '.join(stated.values())}). "
         f"The paper says that {target.says}. Measured here:"
     )
     text = paragraph(begin, found.claims)
-    contents = _contents(target, config, found, text)
+    contents = {**_figures(found, text), **_result(target, config, found, text)}
     files = [directory.write(place / file, content) for file, content in contents.items()]
     return Outcome(place, found, text, files)
 
 
-def _contents(
-    target: Target, config: dict[str, Any], found: Analysis, text: str
-) -> dict[str, str | Mapping[str, Any]]:
+def _figures(found: Analysis, text: str) -> dict[str, Any]:
+    """A PNG, an interactive page and the numbers of each chart, and the tables."""
+    contents: dict[str, Any] = {}
+    for chart in found.charts:
+        contents[f"{chart.name}.png"] = chart_png(chart)
+        contents[f"{chart.name}.html"] = chart_html(chart, text)
+        contents[f"{chart.name}.json"] = asdict(chart)
+        contents[f"{chart.name}.csv"] = _csv(POINT, _points(chart))
+    for table in found.tables:
+        contents[f"{table.name}-table.csv"] = _csv(table.columns, table.rows)
+        if table.columns == table1.COLUMNS:
+            contents[f"{table.name}.md"] = table1.markdown(table, text)
+    return contents
+
+
+def _result(target: Target, config: dict[str, Any], found: Analysis, text: str) -> dict[str, Any]:
     result = {
         "target": target.name,
         "paper": target.where,
         "scale": config["scale"],
         "paragraph": text,
-        "claims": [claim.plain() for claim in found.claims],
+        "claims": [{**asdict(claim), "verdict": claim.verdict} for claim in found.claims],
         "config": config,
     }
-    contents: dict[str, Any] = {"result.json": result, "paragraph.txt": text + "\n"}
-    for chart in found.charts:
-        contents[f"{chart.name}.json"] = chart.plain()
-        contents[f"{chart.name}.csv"] = _csv(cells(chart))
-    for table in found.tables:
-        contents[f"{table.name}-table.csv"] = _csv(table)
-    return contents
+    return {"result.json": result, "paragraph.txt": text + "\n"}
 
 
-def _csv(table: Table) -> str:
+def _points(chart: Chart) -> list[list[Any]]:
+    return [
+        [panel.title, line.label, *point]
+        for panel in chart.panels
+        for line in panel.lines
+        for point in zip_longest(line.x, line.y, line.low or (), line.high or ())
+    ]
+
+
+def _csv(columns: list[str], rows: list[list[Any]]) -> str:
     text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([table.columns, *table.rows])
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(
-            f"{path} cannot be read ({error}): run the target before it is finished"
-        ) from error
-    return content

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, final
 
@@ -12,7 +13,7 @@ from salience.compare.run import Row
 from salience.errors import ArgumentError
 from salience.paper.analysis import NAMES
 from salience.paper.measures import Trace
-from salience.paper.networks import Size
+from salience.paper.networks import check_size
 from salience.paper.targets import Study
 from salience.paper.tasks import make_task
 
@@ -26,7 +27,7 @@ class Settings:
     """What a user may choose; ``seeds`` None is the paper's number, ``task`` None all of them."""
 
     scale: float = 1.0
-    model: Size = "paper"
+    model: str = "paper"
     seeds: int | None = None
     threads: int | None = None
     task: str | None = None
@@ -35,8 +36,7 @@ class Settings:
         """Refuse what cannot be run before anything is loaded."""
         if not 0 < self.scale <= 1:
             raise ArgumentError(f"scale must be above 0 and at most 1; got {self.scale}")
-        if self.model not in ("small", "paper"):
-            raise ArgumentError(f"model must be small or paper; got {self.model!r}")
+        check_size(self.model)
         if self.seeds is not None and self.seeds < 1:
             raise ArgumentError(f"seeds must be at least 1; got {self.seeds}")
 
@@ -55,13 +55,13 @@ class Stage:
         self.study, self.settings = study, settings
         self.steps, self.evaluations = _lengths(study, settings.scale)
         self.seeds = tuple(range(settings.seeds or study.seeds))
+        self.runs = dict.fromkeys(study.methods, len(self.seeds))  # seeds of each label
         length = f"{self.steps}-steps-{self.evaluations}-points"
         self.directory = out / "runs" / f"{study.name}-{settings.model}-{length}"
         at = [round(i / self.evaluations * self.steps) for i in range(self.evaluations + 1)]
+        task: dict[str, Any] = {"size": settings.model, "data_dir": data_dir, "probe": study.probe}
         self.plan = Plan(
-            partial(
-                make_task, study.task, size=settings.model, data_dir=data_dir, probe=study.probe
-            ),
+            partial(make_task, study.task, **task),
             tuple(study.methods.values()),
             self.seeds,
             steps=self.steps,
@@ -69,11 +69,6 @@ class Stage:
             threads=settings.threads,
             observe=study.observe(at),
         )
-
-    @property
-    def runs(self) -> dict[str, int]:
-        """The number of seeds of each label, for progress."""
-        return dict.fromkeys(self.study.methods, len(self.seeds))
 
     @property
     def stated(self) -> str:
@@ -106,19 +101,16 @@ class Stage:
 
     def traces(self) -> dict[str, list[Trace]]:
         """The finished runs by label, seeds in order."""
-        return {
-            label: [self._trace(spec, seed) for seed in self.seeds]
-            for label, spec in self.study.methods.items()
-        }
-
-    def _trace(self, spec: str, seed: int) -> Trace:
-        file = RunFile(self.directory, spec, seed)
-        if not file.finished:
-            raise ArgumentError(
-                f"the run of {spec} with seed {seed} in {self.directory} is not finished: "
-                f"run it again with --resume"
-            )
-        return Trace(file.rows, file.observed)
+        found: dict[str, list[Trace]] = {label: [] for label in self.study.methods}
+        for (label, spec), seed in product(self.study.methods.items(), self.seeds):
+            file = RunFile(self.directory, spec, seed)
+            if not file.finished:
+                raise ArgumentError(
+                    f"the run of {spec} with seed {seed} in {self.directory} is not finished: "
+                    f"run it again with --resume"
+                )
+            found[label].append(Trace(file.rows, file.observed))
+        return found
 
 
 def _lengths(study: Study, scale: float) -> tuple[int, int]:

@@ -1,20 +1,13 @@
 """Table 1: test error or perplexity of five methods at three stages, ours beside the paper's."""
 
+from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
-from salience.compare.charts import Chart, Panel, Table
+from salience.compare.charts import Chart, Panel
 from salience.compare.summary import tested_by
-from salience.paper.analysis import (
-    EPOCH,
-    NAMES,
-    Analysis,
-    Material,
-    Runs,
-    line_with_std,
-    paired,
-    same_or_better,
-)
+from salience.paper import analysis
+from salience.paper.analysis import EPOCH, NAMES, Analysis, Material, Runs, Table
 from salience.paper.claims import Claim, below
 from salience.paper.measures import Trace, nearest
 from salience.paper.tasks import STEPS
@@ -62,7 +55,7 @@ def _table_rows(task: str, runs: Runs) -> list[list[Any]]:
     for stage, (epoch, paper) in enumerate(PAPER[task].items()):
         for label, theirs in zip(METHODS, paper, strict=True):
             found = [_at_stage(task, trace, stage) for trace in runs[label]]
-            values = [value * _unit(task) for _, value in found]
+            values = [value if task == "ptb" else 100 * value for _, value in found]
             std = stdev(values) if len(values) > 1 else None
             ours = [found[0][0], label, fmean(values), std, len(values)]
             rows.append([task, epoch, *ours, *theirs])
@@ -77,62 +70,56 @@ def _at_stage(task: str, trace: Trace, stage: int) -> tuple[int, float]:
     return steps[at], trace.observed[at][measure]
 
 
-def _unit(task: str) -> float:
-    """Errors are shown in percent."""
-    return 1.0 if task == "ptb" else 100.0
-
-
 def _table_panel(task: str, rows: list[list[Any]]) -> Panel:
     y = "validation perplexity" if task == "ptb" else "test error, %"
     lines = []
     for label in METHODS:
-        _, x, _, _, ours, std, _, paper, around = zip(
-            *(r for r in rows if r[3] == label), strict=True
-        )
-        epochs = [float(epoch) for epoch in x]
-        lines.append(line_with_std(label, epochs, list(ours), [s or 0.0 for s in std]))
-        theirs = (list(paper), list(around))
-        lines.append(line_with_std(f"{label} (paper)", epochs, *theirs, like=label))
+        chosen = [row for row in rows if row[3] == label]
+        epochs, ours, std, paper, around = ([row[i] for row in chosen] for i in (1, 4, 5, 7, 8))
+        found = analysis.line_with_std(label, epochs, ours, [each or 0.0 for each in std])
+        theirs = analysis.line_with_std(f"{label} (paper)", epochs, paper, around, like=label)
+        lines += [found, theirs]
     return Panel(NAMES[task], "epochs of the paper's schedule", y, lines)
 
 
 def _table_claims(task: str, runs: Runs) -> list[Claim]:
     """Every method at the last stage; for images also the early help of the bias."""
     measure = tested_by(runs["uniform"][0].rows[-1])
+    first, _, last = PAPER[task].values()
     claims = []
-    for place, label in enumerate(METHODS[1:], start=1):
-        ratios = paired(runs[label], runs["uniform"], lambda trace: _at_stage(task, trace, 2)[1])
-        *_, theirs = PAPER[task].values()
-        paper = theirs[place][0] / theirs[0][0]
+    for label, (theirs, _) in [*zip(METHODS, last, strict=True)][1:]:
+        where = f"{label} on {NAMES[task]}"
+        ratios, paper = _to_uniform(label, task, runs, 2), theirs / last[0][0]
         name = f"{task}, {label}: test"
-        claims.append(
-            same_or_better(name, f"{label} on {NAMES[task]}", ratios, measure, paper=paper)
-        )
-    return claims if task == "ptb" else [*claims, _early_help(task, runs)]
-
-
-def _early_help(task: str, runs: Runs) -> Claim:
-    ratios = paired(runs["loss k=0.5"], runs["uniform"], lambda trace: _at_stage(task, trace, 0)[1])
-    theirs, *_ = PAPER[task].values()
+        claims.append(analysis.same_or_better(name, where, ratios, measure, paper))
+    if task == "ptb":
+        return claims
     said = f"early on {NAMES[task]}, loss k=0.5 has a lower test error than uniform"
-    what, paper = "test error over uniform's", theirs[2][0] / theirs[0][0]
-    return below(f"{task}: the bias helps early", said, ratios, 1.0, what, paper=paper)
+    ratios, paper = _to_uniform("loss k=0.5", task, runs, 0), first[2][0] / first[0][0]
+    name, what = f"{task}: the bias helps early", "test error over uniform's"
+    return [*claims, below(name, said, ratios, 1.0, what, paper)]
+
+
+def _to_uniform(label: str, task: str, runs: Runs, stage: int) -> list[float]:
+    base = runs["uniform"]
+    return analysis.paired(runs[label], base, lambda trace: _at_stage(task, trace, stage)[1])
 
 
 def markdown(table: Table, text: str) -> str:
     """The table as the paper lays it out, each cell ours and the paper's, and the outcome."""
     head = ["", "epoch", "step", *METHODS]
     lines = [head, ["---"] * len(head)]
-    for start in range(0, len(table.rows), len(METHODS)):
-        group = table.rows[start : start + len(METHODS)]
-        lines.append([*map(str, group[0][:3]), *(_cell(*row[4:]) for row in group)])
-    below = (
+    for _, group in groupby(table.rows, key=lambda row: row[:3]):
+        stage = [*group]
+        lines.append([*map(str, stage[0][:3]), *map(_cell, stage)])
+    what = (
         "Mean ± standard deviation; in brackets the paper's. Errors in percent, perplexity for ptb."
     )
     rows = [f"| {' | '.join(cells)} |" for cells in lines]
-    return "\n".join([*rows, "", below, "", text, ""])
+    return "\n".join([*rows, "", what, "", text, ""])
 
 
-def _cell(mean: float, std: float | None, n: int, paper: float, around: float) -> str:  # noqa: ARG001
+def _cell(row: list[Any]) -> str:
+    mean, std, _, paper, around = row[4:]
     ours = f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
     return f"{ours} ({paper:g} ± {around:g})"

@@ -6,13 +6,12 @@ replacement, adaptive smoothing (a constant 0.5 for Penn Treebank), k = 0.5 unle
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from salience.compare.plan import Observer
 from salience.paper.analysis import NAMES, Analysis, Material
-from salience.paper.figure1 import largest_loss, variance
-from salience.paper.figures2_3 import speed
-from salience.paper.figures4_5 import gnorm_vs_loss, tracking
+from salience.paper.figures import gnorm_vs_loss, largest_loss, speed, tracking, variance
 from salience.paper.measures import nearest
 from salience.paper.probes import GradientVariance, TrackingAndTest, loss_and_norm
 from salience.paper.table1 import stage_steps, table1
@@ -40,14 +39,10 @@ def _variances(steps: Sequence[int]) -> Observer:
     return GradientVariance(tuple(steps[place] for place in places))
 
 
-def _stages(task: str) -> Observe:
+def _stages(task: str, steps: Sequence[int]) -> Observer:
     """How well scores track at every evaluation, the whole test set at the table's stages."""
-
-    def observe(steps: Sequence[int]) -> Observer:
-        wanted = stage_steps(task, steps[-1])
-        return TrackingAndTest(tuple(steps[nearest(steps, step)] for step in wanted))
-
-    return observe
+    wanted = stage_steps(task, steps[-1])
+    return TrackingAndTest(tuple(steps[nearest(steps, step)] for step in wanted))
 
 
 @dataclass(frozen=True)
@@ -99,20 +94,26 @@ _MNIST = Study(
     seeds=10,
     probe=None,  # a maximum is over all 60,000 examples
     least=4,
-    observe=_stages("mnist"),
+    observe=partial(_stages, "mnist"),
 )
-_CIFAR10 = Study("cifar10", "cifar10", _FIVE, STEPS["cifar10"], 100, 3, observe=_stages("cifar10"))
-_PTB = Study("ptb", "ptb", _FIVE_PTB, STEPS["ptb"], 100, 3, observe=_stages("ptb"))
+_CIFAR10 = Study(
+    "cifar10", "cifar10", _FIVE, STEPS["cifar10"], 100, 3, observe=partial(_stages, "cifar10")
+)
+_PTB = Study("ptb", "ptb", _FIVE_PTB, STEPS["ptb"], 100, 3, observe=partial(_stages, "ptb"))
 
 
-def _some(study: Study, **labels: str) -> Study:
-    """The same study with the methods named, under other labels."""
-    return replace(study, methods={label: study.methods[old] for label, old in labels.items()})
+_PAIR = {"loss": "loss k=0.5", "approx": "approx k=0.5"}
+
+
+def _some(study: Study, labels: Mapping[str, str], **more: str) -> Study:
+    """The same study with the methods named, under other labels, and ``more``."""
+    chosen = {label: study.methods[old] for label, old in labels.items()}
+    return replace(study, methods={**chosen, **more})
 
 
 def _curves(study: Study) -> Study:
-    chosen = _some(study, uniform="uniform", loss="loss k=0.5", approx="approx k=0.5")
-    return replace(chosen, methods={**chosen.methods, "online-selection": "online-selection"})
+    online = {"online-selection": "online-selection"}
+    return _some(study, {"uniform": "uniform", **_PAIR}, **online)
 
 
 _FIG1A = Study(
@@ -199,7 +200,7 @@ TARGETS: dict[str, Target] = {
             "Figure 5 (appendix)",
             "the approximation correlates positively with the loss and comes to track it as well "
             "as the full network does",
-            tuple(_some(s, loss="loss k=0.5", approx="approx k=0.5") for s in (_CIFAR10, _PTB)),
+            tuple(_some(s, _PAIR) for s in (_CIFAR10, _PTB)),
             tracking,
         ),
     )

@@ -18,16 +18,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import salience
-from salience.cli.downloads import fetch_all
+from salience.cli import data
 from salience.cli.main import make_app
 from salience.errors import DataError
-from salience.paper.data import catalogue, download
+from salience.paper.data import catalogue
 from salience.paper.data import fetch as fetching
 from salience.paper.data.catalogue import CATALOGUE, Collection, Download, File, checked, inspect
-from salience.paper.data.download import Patience
 from salience.paper.data.fetch import fetch
 
-HASTY = Patience(timeout=0.3, attempts=3, pause=0.01)
+HASTY = {"TIMEOUT": 0.3, "ATTEMPTS": 3, "PAUSE": 0.01}
 BODY = bytes(range(256)) * 1200  # several chunks
 HALF = len(BODY) // 2
 REST = f"bytes={HALF}-"
@@ -88,6 +87,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
+    for name, value in HASTY.items():
+        monkeypatch.setattr(fetching, name, value)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = Server()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -103,7 +104,7 @@ def one_file(server):
     server.files["data.bin"] = BODY
     file = File("data.bin", len(BODY), md5(BODY))
     source = Download(f"{server.address}/data.bin", file.md5, (file,))
-    return Collection("tiny", "bytes", "none", ("tiny", "elsewhere/tiny"), (source,))
+    return Collection("bytes", "none", ("tiny", "elsewhere/tiny"), (source,))
 
 
 def pack(members):
@@ -122,7 +123,7 @@ def archived(server, packed):
     server.files["set.tgz"] = packed
     files = tuple(File(name, len(content), md5(content)) for name, content in PARTS.items())
     source = Download(f"{server.address}/set.tgz", md5(packed), files, inside="top/data")
-    return Collection("tiny", "text", "none", ("tiny",), (source,))
+    return Collection("text", "none", ("tiny",), (source,))
 
 
 def good_members():
@@ -140,13 +141,13 @@ def test_a_file_arrives_whole_and_is_not_fetched_again(server, tmp_path):
     tiny = one_file(server)
     seen = []
     watch = lambda name: lambda there, total: seen.append((name, there, total))  # noqa: E731
-    assert fetch(tiny, tmp_path, patience=HASTY, progress=watch) == list(tiny.files)
+    assert fetch(tiny, tmp_path, progress=watch) == list(tiny.files)
     assert names(tmp_path) == ["tiny", "tiny/data.bin"]
     assert (tmp_path / "tiny/data.bin").read_bytes() == BODY
     assert seen[0] == ("data.bin", 0, len(BODY))
     assert seen[-1] == ("data.bin", len(BODY), len(BODY))
     assert len(seen) > 3
-    assert fetch(tiny, tmp_path, patience=HASTY) == []
+    assert fetch(tiny, tmp_path) == []
     assert server.asked == [None]
 
 
@@ -164,7 +165,7 @@ def test_a_file_arrives_whole_and_is_not_fetched_again(server, tmp_path):
 def test_an_imperfect_server(server, tmp_path, moods, asked):
     server.moods = moods
     began = time.monotonic()
-    fetch(one_file(server), tmp_path, patience=HASTY)
+    fetch(one_file(server), tmp_path)
     assert time.monotonic() - began < 10
     assert (tmp_path / "tiny/data.bin").read_bytes() == BODY
     assert server.asked == asked
@@ -174,10 +175,10 @@ def test_a_passing_fault_is_retried_and_a_lasting_one_ends_with_what_is_there(se
     tiny = one_file(server)
     server.moods = ["truncated", 503, 503]
     with pytest.raises(DataError, match=r"in 3 attempts \(the server answered 503 .*again to cont"):
-        fetch(tiny, tmp_path, patience=HASTY)
+        fetch(tiny, tmp_path)
     assert names(tmp_path) == ["tiny", "tiny/data.bin.part"]
     assert (tmp_path / "tiny/data.bin.part").read_bytes() == BODY[:HALF]
-    fetch(tiny, tmp_path, patience=HASTY)
+    fetch(tiny, tmp_path)
     assert server.asked[-1] == REST
     assert names(tmp_path) == ["tiny", "tiny/data.bin"]
 
@@ -189,14 +190,15 @@ def test_a_passing_fault_is_retried_and_a_lasting_one_ends_with_what_is_there(se
 def test_a_wrong_answer_is_not_asked_for_again(server, tmp_path, mood, sentence):
     server.moods = [mood]
     with pytest.raises(DataError, match=sentence):
-        fetch(one_file(server), tmp_path, patience=HASTY)
+        fetch(one_file(server), tmp_path)
     assert server.asked == [None]
     assert names(tmp_path) == ["tiny"]
 
 
-def test_no_server(server, tmp_path):
+def test_no_server(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("SALIENCE_MIRROR", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=r"in 3 attempts .*refused"):
-        fetch(one_file(server), tmp_path, mirror="http://127.0.0.1:9", patience=HASTY)
+        fetch(one_file(server), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_no_server(server, tmp_path):
 def test_what_lies_there_is_used_only_if_it_is_right(server, tmp_path, left, asked):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/data.bin.part").write_bytes(left)
-    fetch(one_file(server), tmp_path, patience=HASTY)
+    fetch(one_file(server), tmp_path)
     assert (tmp_path / "tiny/data.bin").read_bytes() == BODY
     assert names(tmp_path) == ["tiny", "tiny/data.bin"]
     assert server.asked == asked
@@ -233,7 +235,7 @@ def test_a_download_that_was_killed_goes_on_from_there(server, tmp_path):
     process.kill()
     process.wait()
     assert names(tmp_path) == ["tiny", "tiny/data.bin.part"]
-    fetch(tiny, tmp_path, patience=HASTY)
+    fetch(tiny, tmp_path)
     assert (tmp_path / "tiny/data.bin").read_bytes() == BODY
     assert server.asked == [None, REST]
 
@@ -247,30 +249,31 @@ def test_a_damaged_file_is_replaced_where_it_lies(server, tmp_path):
     assert inspect(tiny, tmp_path, thorough=True) == {place / "data.bin": "damaged"}
     (place / "data.bin").write_bytes(BODY[:-1])
     assert inspect(tiny, tmp_path, thorough=False) == {place / "data.bin": "damaged"}
-    fetch(tiny, tmp_path, patience=HASTY)
+    fetch(tiny, tmp_path)
     assert inspect(tiny, tmp_path, thorough=True) == {place / "data.bin": "ok"}
     assert not (tmp_path / "tiny").exists()
 
 
 def test_an_endless_body_ends(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "MOST", 100_000)
+    monkeypatch.setattr(fetching, "MOST", 100_000)
     with pytest.raises(DataError, match="does not end"):
-        fetch(one_file(server), tmp_path, patience=HASTY)
+        fetch(one_file(server), tmp_path)
 
 
 def test_a_place_that_cannot_be_written_to_is_named(server, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cannot write to .*file"):
-        fetch(one_file(server), tmp_path / "file", patience=HASTY)
+        fetch(one_file(server), tmp_path / "file")
     (tmp_path / "tiny/data.bin.part").mkdir(parents=True)
     with pytest.raises(DataError, match=r"cannot write .*data\.bin\.part"):
-        fetch(one_file(server), tmp_path, patience=HASTY)
+        fetch(one_file(server), tmp_path)
 
 
 @pytest.mark.parametrize("mirror", ["file:///etc", "ftp://127.0.0.1", "elsewhere"])
-def test_only_http_addresses_can_be_mirrors(server, tmp_path, mirror):
+def test_only_http_addresses_can_be_mirrors(server, tmp_path, mirror, monkeypatch):
+    monkeypatch.setenv("SALIENCE_MIRROR", mirror)
     with pytest.raises(DataError, match="begins with http"):
-        fetch(one_file(server), tmp_path, mirror=mirror, patience=HASTY)
+        fetch(one_file(server), tmp_path)
 
 
 # Archives.
@@ -278,7 +281,7 @@ def test_only_http_addresses_can_be_mirrors(server, tmp_path, mirror):
 
 def test_an_archive_gives_its_known_files_and_nothing_else(server, tmp_path):
     extra = [("top/data/three.txt", b"not asked for"), ("top/readme", b"neither")]
-    fetch(archived(server, pack(good_members() + extra)), tmp_path, patience=HASTY)
+    fetch(archived(server, pack(good_members() + extra)), tmp_path)
     assert names(tmp_path) == ["tiny", "tiny/one.txt", "tiny/two.txt"]
     for name, content in PARTS.items():
         assert (tmp_path / "tiny" / name).read_bytes() == content
@@ -315,7 +318,7 @@ def test_an_archive_that_points_outside_is_refused_whole(server, tmp_path, bad, 
     members = [bad, *good_members()] if first else [*good_members(), bad]
     home = tmp_path / "home"
     with pytest.raises(DataError, match="is refused, nothing was unpacked"):
-        fetch(archived(server, pack(members)), home, patience=HASTY)
+        fetch(archived(server, pack(members)), home)
     assert names(tmp_path) == ["home", "home/tiny"]
 
 
@@ -332,19 +335,17 @@ def test_an_archive_that_points_outside_is_refused_whole(server, tmp_path, bad, 
 )
 def test_all_files_of_an_archive_or_none(server, tmp_path, members):
     with pytest.raises(DataError, match=r"does not hold the published two\.txt"):
-        fetch(archived(server, pack(members)), tmp_path, patience=HASTY)
+        fetch(archived(server, pack(members)), tmp_path)
     assert names(tmp_path) == ["tiny"]
 
 
 def test_a_file_of_another_size_is_not_even_unpacked(server, tmp_path, monkeypatch):
     taken = []
-    monkeypatch.setattr(
-        fetching, "_write", lambda _, member, to: taken.append((member.name, to.name))
-    )
+    monkeypatch.setattr(tarfile.TarFile, "extractfile", lambda _, member: taken.append(member.name))
     members = [("top/data/two.txt", b"far too large" * 1000), good_members()[0]]
     with pytest.raises(DataError, match="does not hold"):
-        fetch(archived(server, pack(members)), tmp_path, patience=HASTY)
-    assert taken == [("./top/data/one.txt", "one.txt")]
+        fetch(archived(server, pack(members)), tmp_path)
+    assert taken == ["./top/data/one.txt"]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_a_file_of_another_size_is_not_even_unpacked(server, tmp_path, monkeypat
 )
 def test_what_is_no_archive_is_said_to_be_none(server, tmp_path, packed):
     with pytest.raises(DataError, match=r"cannot be unpacked|does not hold"):
-        fetch(archived(server, packed), tmp_path, patience=HASTY)
+        fetch(archived(server, packed), tmp_path)
     assert names(tmp_path) == ["tiny"]
 
 
@@ -376,7 +377,7 @@ def test_the_catalogue_has_the_canonical_addresses():
 def test_checked_files_are_found_or_refused_with_the_remedy(tmp_path, monkeypatch):
     content = PARTS["one.txt"]
     file = File("one.txt", len(content), md5(content))
-    tiny = Collection("tiny", "", "", ("tiny",), (Download("http://x/one.txt", file.md5, (file,)),))
+    tiny = Collection("", "", ("tiny",), (Download("http://x/one.txt", file.md5, (file,)),))
     monkeypatch.setitem(catalogue.CATALOGUE, "tiny", tiny)
     remedy = f"with `salience data fetch tiny --data-dir {tmp_path}`"
     path = tmp_path / "tiny/one.txt"
@@ -408,7 +409,7 @@ def shop(server, monkeypatch):
     monkeypatch.setenv("SALIENCE_MIRROR", server.address + "/")
     first = one_file(server)
     elsewhere = replace(first.downloads[0], address="https://nowhere.invalid/data.bin")
-    second = replace(archived(server, pack(good_members())), name="text", folders=("text",))
+    second = replace(archived(server, pack(good_members())), folders=("text",))
     sets = {"tiny": replace(first, downloads=(elsewhere,)), "text": second}
     monkeypatch.setattr(catalogue, "CATALOGUE", sets)
     return server
@@ -474,7 +475,7 @@ def test_without_a_directory_the_list_still_names_the_sets():
     ],
 )
 def test_refusals_are_one_sentence(shop, tmp_path, arguments, sentence):
-    gone = replace(one_file(shop), name="gone")
+    gone = one_file(shop)
     gone = replace(gone, downloads=(replace(gone.downloads[0], address="http://x.invalid/gone"),))
     catalogue.CATALOGUE["gone"] = gone
     result = invoke(*(part.format(tmp=tmp_path) for part in arguments))
@@ -485,9 +486,10 @@ def test_refusals_are_one_sentence(shop, tmp_path, arguments, sentence):
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_terminal_gets_a_bar_for_each_file(tmp_path):
+def test_a_terminal_gets_a_bar_for_each_file(tmp_path, monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    fetch_all(catalogue.CATALOGUE.values(), tmp_path, console)
+    monkeypatch.setattr(data, "Console", lambda: console)
+    data.fetch(data_dir=tmp_path)
     text = console.file.getvalue()
     assert "data.bin" in text
     assert "set.tgz" in text

@@ -1,14 +1,13 @@
 """The charts of a report: curves of train loss and test measure, and the cost of a step."""
 
+import math
 from statistics import fmean
-from typing import NamedTuple
 
-from salience.compare.charts import Bar, Chart, Line, Panel, spans_much
+from salience.compare.charts import Bar, Chart, Line, Panel
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
 from salience.compare.summary import (
     Curve,
-    MethodSummary,
     Summary,
     arrival,
     by_seed,
@@ -19,59 +18,46 @@ from salience.compare.summary import (
 
 __all__ = ["charts"]
 
+MUCH = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 AXES = {"steps": "steps", "seconds": "seconds of training"}
-
-
-class Measure(NamedTuple):
-    """A column of the rows that is drawn, in ``scale`` times its value."""
-
-    key: str
-    title: str
-    unit: str = ""
-    scale: float = 1.0
-
-
-TRAIN = Measure("train_loss", "Train loss")
-TESTS = {
-    "test_error": Measure("test_error", "Test error", "%", 100.0),
-    "test_perplexity": Measure("test_perplexity", "Test perplexity"),
-}
 
 
 def charts(found: Comparison) -> list[Chart]:
     """All charts of a comparison, the baseline first in each."""
     target = found.summary["target_train_loss"]
-    test = TESTS[tested_by(found.rows[0])]
     return [
-        _pair("curves", found, TRAIN, target if target > 0 else None),
-        _pair("test", found, test, None),
+        _pair("curves", found, "train_loss", target if target > 0 else None),
+        _pair("test", found, tested_by(found.rows[0]), None),
         _costs(found),
     ]
 
 
-def _pair(name: str, found: Comparison, measure: Measure, target: float | None) -> Chart:
-    """Against steps and against seconds."""
-    curves = {each: _curve(found, each, measure) for each in found.summary["methods"]}
-    log = spans_much(value for each in curves.values() for value in each.low + each.high)
+def _pair(name: str, found: Comparison, measure: str, target: float | None) -> Chart:
+    """Against steps and against seconds; errors in percent."""
+    shown = measure.replace("_", " ")
+    unit, scale = ("%", 100.0) if measure == "test_error" else ("", 1.0)
+    curves = {}
+    for method in found.summary["methods"]:
+        steps, seconds, *values = curve(by_seed(found.rows, method), measure)
+        scaled = ([scale * value for value in each] for each in values)
+        curves[method] = Curve(steps, seconds, *scaled)
+    drawn = (value for each in curves.values() for value in each.low + each.high)
+    positive = [value for value in drawn if math.isfinite(value) and value > 0]
+    log = bool(positive) and max(positive) / min(positive) > MUCH
     panels = [
         Panel(
-            title=f"{measure.title} against {on}",
+            title=f"{shown.capitalize()} against {on}",
             x=AXES[on],
-            y=measure.title.lower(),
+            y=shown,
             lines=[_line(each, curves[each], on, target) for each in curves],
             log=log,
             level=target,
-            unit=measure.unit,
+            unit=unit,
         )
         for on in AXES
     ]
     title = _title(found.summary, target)
     return Chart(name, title, panels, baseline=found.summary["baseline"], share_y=True)
-
-
-def _curve(found: Comparison, method: str, measure: Measure) -> Curve:
-    steps, seconds, *values = curve(by_seed(found.rows, method), measure.key)
-    return Curve(steps, seconds, *([measure.scale * v for v in each] for each in values))
 
 
 def _line(name: str, found: Curve, on: str, target: float | None) -> Line:
@@ -94,24 +80,16 @@ def _costs(found: Comparison) -> Chart:
     summary, base = found.summary, found.summary["baseline"]
     alone = {name: step_seconds(by_seed(found.rows, name)) for name in summary["methods"]}
     unit = fmean(alone[base]) if alone[base] else 0.0
-    bars = [
-        Bar(
-            label=name,
-            length=method["step_cost_ratio"],
-            dots=[seconds / unit for seconds in alone[name]] if unit > 0 else [],
-            text=_cost(method),
-        )
-        for name, method in summary["methods"].items()
-    ]
+    bars = []
+    for name, method in summary["methods"].items():
+        ratio, final = method["step_cost_ratio"], method["final"]
+        dots = [seconds / unit for seconds in alone[name]] if unit > 0 else []
+        text = "not measured"
+        if ratio is not None:  # 1.20x, 3.1 ms
+            milliseconds = 1000 * final["seconds"]["mean"] / final["step"]
+            text = f"{numbers.ratio(ratio)}, {milliseconds:.3g} ms"
+        bars.append(Bar(name, ratio, dots, text))
     panel = Panel("Cost of a step", f"cost of a step, over that of {base}", "", bars=bars, level=1)
     title = f"{summary['task']}: training time of a step over that of {base}"
     n = summary["methods"][base]["n"]
     return Chart("cost", title + ("; dots are single seeds" if n > 1 else ""), [panel], base)
-
-
-def _cost(method: MethodSummary) -> str:
-    """1.20x, 3.1 ms."""
-    ratio, final = method["step_cost_ratio"], method["final"]
-    if ratio is None:
-        return "not measured"
-    return f"{numbers.ratio(ratio)}, {1000 * final['seconds']['mean'] / final['step']:.3g} ms"

@@ -2,7 +2,6 @@
 
 import math
 from base64 import b64encode
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -11,59 +10,38 @@ import numpy as np
 from salience.compare.reading import Example
 from salience.compare.report import numbers
 
-__all__ = ["Card", "cards", "sparkline"]
+__all__ = ["cards", "sparkline"]
 
 LONGEST = 600  # characters of a text
 WIDTH, HEIGHT, EDGE = 100.0, 28.0, 2.0  # of a sparkline, in its own units
 
 
-@dataclass(frozen=True)
-class Card:
-    """One example as it is shown."""
-
-    index: int
-    loss: str
-    picture: str  # a data: address, or empty
-    shape: tuple[int, int]  # width and height of the picture
-    text: str
-    lines: list[str]  # of the sparkline, as points
-    history: str  # the same in words
-
-
-def cards(hardest: dict[str, list[Example]]) -> dict[str, list[Card]]:
-    """The hardest of each method first. All losses are drawn to one scale."""
+def cards(hardest: dict[str, list[Example]]) -> dict[str, list[dict[str, Any]]]:
+    """What the page shows of each example, the hardest of a method first, losses to one scale."""
     histories = [each.history for found in hardest.values() for each in found]
     top = max((loss for each in histories for loss in each if math.isfinite(loss)), default=0.0)
     return {
-        name: [_card(each, top) for each in sorted(found, key=_hardness, reverse=True)]
+        name: [
+            _card(each, top)
+            for each in sorted(found, key=lambda e: (math.isnan(e.loss), e.loss), reverse=True)
+        ]
         for name, found in hardest.items()
         if found
     }
 
 
-def _hardness(example: Example) -> float:
-    """What is not finite is the hardest of all."""
-    return math.inf if math.isnan(example.loss) else example.loss
-
-
-def _card(example: Example, top: float) -> Card:
+def _card(example: Example, top: float) -> dict[str, Any]:
     image, text = example.image, example.text
-    return Card(
-        index=example.index,
-        loss=numbers.loss(example.loss) if math.isfinite(example.loss) else "not finite",
-        picture="" if image is None else _data_uri(image),
-        shape=(0, 0) if image is None else (image.shape[2], image.shape[1]),
-        text=text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " …",
-        lines=sparkline(example.history, top),
-        history=_in_words(example.history),
-    )
-
-
-def _in_words(history: list[float]) -> str:
-    known = [loss for loss in history if math.isfinite(loss)]
-    if not known:
-        return "no loss history"
-    return f"loss from {numbers.loss(known[0])} to {numbers.loss(known[-1])}"
+    known = [numbers.loss(loss) for loss in example.history if math.isfinite(loss)]
+    return {
+        "index": example.index,
+        "loss": numbers.loss(example.loss) if math.isfinite(example.loss) else "not finite",
+        "picture": "" if image is None else _data_uri(image),
+        "shape": (0, 0) if image is None else (image.shape[2], image.shape[1]),
+        "text": text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " …",
+        "lines": sparkline(example.history, top),  # points
+        "history": f"loss from {known[0]} to {known[-1]}" if known else "no loss history",
+    }
 
 
 def _data_uri(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> str:

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from salience.compare.charts import CROWD, FEW, Chart, Line, Look, Panel, drawable, looks
+from salience.compare.directory import finite
 
 __all__ = ["chart_html", "figures", "render", "script_json"]
 
@@ -43,23 +44,20 @@ def render(template: str, charts: Sequence[Chart], **content: Any) -> str:
         lstrip_blocks=True,
     )
     scripts = [get_plotlyjs(), _beside("report.js")]
+    legend = [
+        {"name": label, "colour": look.colour, "dashes": DASH_ARRAYS[look.dash]}
+        for label, look in looks(charts[0]).items()
+    ]
     every = {name: each for chart in charts for name, each in figures(chart).items()}
     return environment.get_template(template).render(
         **content,
         charts=charts,
-        legend=_legend(charts[0]),
+        legend=legend,
         policy=_policy(scripts),
         style=Markup(_beside("report.css")),
         scripts=[Markup(script) for script in scripts],
         figures=Markup(script_json(every)),
     )
-
-
-def _legend(chart: Chart) -> list[dict[str, Any]]:
-    return [
-        {"name": label, "colour": look.colour, "dashes": DASH_ARRAYS[look.dash]}
-        for label, look in looks(chart).items()
-    ]
 
 
 def _policy(scripts: list[str]) -> str:
@@ -78,20 +76,12 @@ def _beside(name: str) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON for inside a script element, where no text may look like the element's end."""
-    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    """JSON for inside a script element, where no text may look like the element's end.
+
+    What is not finite is None, a gap in a line.
+    """
+    text = json.dumps(finite(value, digits=6), allow_nan=False, separators=(",", ":"))
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
-
-
-def _finite(value: Any) -> Any:
-    """The same with six digits, and None (a gap in a line) for what is not finite."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value
 
 
 # ---------------------------------------------------------------------------------------- figures
@@ -176,20 +166,16 @@ def _bars(panel: Panel, styles: dict[str, Look]) -> Iterator[dict[str, Any]]:
         dots = {"color": colour, "size": 8, "line": {"color": "--card", "width": 1}}
         at = {"x": bar.dots, "y": [place] * len(bar.dots)}
         yield {**shared, **at, "mode": "markers", "marker": dots}
-        yield {
-            **shared,
-            "x": [0],
-            "y": [place - 0.26],
-            "mode": "text",
-            "text": f"<b>{_label(bar.label)}</b>  {_label(bar.text)}",
-            "textposition": "top right",
-            "textfont": {"color": "--ink", "size": 14},
-            "cliponaxis": False,
-        }
+        text = {"text": f"<b>{_label(bar.label)}</b>  {_label(bar.text)}", "cliponaxis": False}
+        font = {"textposition": "top right", "textfont": {"color": "--ink", "size": 14}}
+        yield {**shared, "x": [0], "y": [place - 0.26], "mode": "text", **text, **font}
 
 
 def _layout(panel: Panel) -> dict[str, Any]:
     same_x = len({tuple(line.x) for line in panel.lines}) <= 1
+    level = {"color": "--series-0", "width": 2, "dash": "dash"}
+    ends = {"x0": panel.level, "x1": panel.level, "y0": 0, "y1": 1, "yref": "paper"}
+    upright = {"type": "line", **ends, "line": level}
     return {
         "showlegend": False,
         "hovermode": "x unified" if same_x else "closest",
@@ -200,7 +186,7 @@ def _layout(panel: Panel) -> dict[str, Any]:
         "hoverlabel": {"bgcolor": "--card", "bordercolor": "--line", "font": {"color": "--ink"}},
         "xaxis": {**_axis(panel.x), **_x_range(panel)},
         "yaxis": {**_axis(panel.y), **_y_scale(panel)},
-        "shapes": [_upright(panel.level)] if panel.bars and panel.level is not None else [],
+        "shapes": [upright] if panel.bars and panel.level is not None else [],
     }
 
 
@@ -228,19 +214,6 @@ def _y_scale(panel: Panel) -> dict[str, Any]:
     values = [value for value in drawn if math.isfinite(value)]
     ticks = "D2" if not values or max(values) / min(values) < FEW_TICKS else 1
     return {"type": "log", "tickformat": "~g", "dtick": ticks, "ticksuffix": panel.unit}
-
-
-def _upright(level: float) -> dict[str, Any]:
-    line = {"color": "--series-0", "width": 2, "dash": "dash"}
-    return {
-        "type": "line",
-        "x0": level,
-        "x1": level,
-        "y0": 0,
-        "y1": 1,
-        "yref": "paper",
-        "line": line,
-    }
 
 
 def _colour(look: Look) -> str:

@@ -2,9 +2,9 @@
 
 import math
 
-from salience.compare.summary import Spread, TestMeasure
+from salience.compare.summary import Spread
 
-__all__ = ["loss", "measured", "percent", "ratio", "spread"]
+__all__ = ["loss", "percent", "ratio", "spread"]
 
 
 def loss(value: float) -> str:
@@ -17,25 +17,19 @@ def percent(value: float, digits: int = 0) -> str:
     return f"{100 * value:.{digits}f}%"
 
 
-def measured(measure: TestMeasure, value: float) -> str:
-    """A test error as a percentage, a perplexity as it is."""
-    return percent(value, 2) if measure == "test_error" else f"{value:.1f}"
-
-
 def ratio(value: float | None) -> str:
     """Times the baseline; words where the target was not reached."""
     return "not reached" if value is None else f"{value:.2f}x"
 
 
-def spread(value: Spread, scale: float = 1.0) -> str:
+def spread(value: Spread, percent: bool = False) -> str:
     """Mean ± standard deviation, the latter with two digits: 0.00191 ± 0.00030."""
+    scale, unit = (100, "%") if percent else (1, "")
     mean, std = scale * value["mean"], scale * (value["std"] or 0.0)
-    if value["std"] is None or not math.isfinite(mean):
-        return loss(mean)
-    digits = _decimals(std if std > 0 else mean)
-    return f"{mean:.{digits}f} ± {std:.{digits}f}"
-
-
-def _decimals(value: float) -> int:
-    """Decimals that show two digits of ``value``."""
-    return max(0, 1 - math.floor(math.log10(value))) if value > 0 else 0
+    if not math.isfinite(mean):
+        return "not finite"
+    if value["std"] is None:
+        return loss(mean) + unit
+    shown = std if std > 0 else mean
+    digits = max(0, 1 - math.floor(math.log10(shown))) if shown > 0 else 0
+    return f"{mean:.{digits}f} ± {std:.{digits}f}{unit}"

@@ -1,6 +1,7 @@
 """The report of a comparison: ``report.html`` (one file), ``report.md`` and the figures."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ from salience.compare.report import table, words
 from salience.compare.report.figures import charts
 from salience.compare.report.hardest import cards
 from salience.compare.report.interactive import render
-from salience.compare.report.markdown import markdown
 from salience.compare.report.png import chart_png
 
-__all__ = ["html", "write_report"]
+__all__ = ["escape", "html", "markdown", "write_report"]
 
+FIGURES = {
+    "curves.png": "Train loss against steps and against seconds",
+    "test.png": "Test results against steps and against seconds",
+    "cost.png": "Cost of a step",
+}
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$!])")  # what Markdown or HTML would obey
 OPEN_METHODS = 3  # up to so many methods are described and shown unfolded
 
 
@@ -31,13 +37,8 @@ def write_report(directory: Path) -> list[Path]:
 
 
 def html(found: Comparison) -> str:
-    """The page."""
-    return render("report.html.jinja", charts(found), **_content(found))
-
-
-def _content(found: Comparison) -> dict[str, Any]:
-    """What the template shows, as plain text and numbers."""
-    return {
+    """The whole of ``report.html``."""
+    content = {
         "title": words.title(found),
         "compared": words.compared(found),
         "outcome": words.outcome(found),
@@ -52,24 +53,49 @@ def _content(found: Comparison) -> dict[str, Any]:
         "sentences": words.sentences(found),
         "hardest": cards(found.hardest),
         "open_methods": OPEN_METHODS,
-        "command": _text(found.config.get("command")),
+        "command": _text(found.config.get("command", "")),
         "config": [*_flat(found.config)],
     }
+    return render("report.html.jinja", charts(found), **content)
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Nested settings as lines: ("optimizer name", "Adam")."""
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
         for name, each in value.items():
             yield from _flat(each, f"{key} {name}".strip())
-    elif isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
-        for place, each in enumerate(value, start=1):
-            yield from _flat(each, f"{key} {place}")
-    elif value not in (None, [], {}):
+    elif value not in (None, []):
         yield key, ", ".join(map(_text, value)) if isinstance(value, list) else _text(value)
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def markdown(found: Comparison) -> str:
+    """The whole of ``report.md``; figures are links to files beside it."""
+    columns, settings = table.columns(found), json.dumps(found.config, indent=2, ensure_ascii=False)
+    rules = [":--", *["--:"] * (len(columns) - 1)]  # names to the left, numbers to the right
+    lines = [[escape(cell) for cell in line] for line in [columns, *table.cells(found)]]
+    # A fence longer than any in the text.
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", settings))])
+    parts = [
+        f"# {escape(words.title(found))}",
+        escape(words.compared(found)),
+        f"**{escape(words.outcome(found))}**",
+        "\n".join(f"- {escape(sentence)}" for sentence in words.sentences(found)),
+        "## Summary",
+        "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rules, *lines[1:]]),
+        escape(table.note(found)),
+        "## Figures",
+        "\n\n".join(f"![{about}]({name})" for name, about in FIGURES.items()),
+        "## Configuration",
+        escape(", ".join(words.setting(found.config))),
+        f"{fence}json\n{settings}\n{fence}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text on one line, with everything shown that Markdown or HTML would obey."""
+    return SPECIAL.sub(r"\\\1", " ".join(text.split()))

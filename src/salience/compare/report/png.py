@@ -25,11 +25,16 @@ WIDTH = 5.2  # of a panel, in inches
 
 def chart_png(chart: Chart) -> bytes:
     """The chart as a PNG file."""
+    from matplotlib.figure import Figure
+
     styles = looks(chart)
     lined = any(panel.lines for panel in chart.panels) and len(styles) > 1
-    columns = _legend_columns(chart, styles)
-    height = max(map(_height, chart.panels)) + 0.24 * lined * math.ceil(len(styles) / columns)
-    figure = _new_figure(WIDTH * max(len(chart.panels), 1.5), height)
+    widest = max(len(_plain(label, LONGEST)) for label in styles) + 8
+    columns = max(1, min(len(styles), 60 * len(chart.panels) // widest))  # of the legend
+    height = max(1.5 + 0.42 * len(p.bars) if p.bars else 4.6 for p in chart.panels)
+    height += 0.24 * lined * math.ceil(len(styles) / columns)
+    size = (WIDTH * max(len(chart.panels), 1.5), height)
+    figure = Figure(size, layout="constrained", facecolor="white")
     every = figure.subplots(1, len(chart.panels), squeeze=False, sharey=chart.share_y)[0]
     for place, (axes, panel) in enumerate(zip(every, chart.panels, strict=True)):
         (_draw_bars if panel.bars else _draw_lines)(axes, panel, styles)
@@ -41,11 +46,11 @@ def chart_png(chart: Chart) -> bytes:
         _legend(figure, styles, columns)
     wrapped = textwrap.wrap(_plain(chart.title), round(11.5 * figure.get_figwidth()))
     figure.suptitle("\n".join(wrapped), fontsize=10, color=INK)
-    return _png(figure)
-
-
-def _height(panel: Panel) -> float:
-    return 1.5 + 0.42 * len(panel.bars) if panel.bars else 4.6
+    content = BytesIO()
+    with warnings.catch_warnings():  # a letter that the font lacks is no reason for one
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(content, format="png", dpi=144)
+    return content.getvalue()
 
 
 def _draw_lines(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
@@ -92,32 +97,13 @@ def _end(bar: Bar) -> float:
 def _legend(figure: "Figure", styles: dict[str, Look], columns: int) -> None:
     from matplotlib.lines import Line2D
 
-    figure.legend(
-        [
-            Line2D([], [], color=PALETTE[look.colour], linestyle=DASHES[look.dash], linewidth=2)
-            for look in styles.values()
-        ],
-        [_plain(label, LONGEST) for label in styles],
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        labelcolor=INK,
-        handlelength=2.6,
-    )
-
-
-def _legend_columns(chart: Chart, styles: dict[str, Look]) -> int:
-    widest = max(len(_plain(label, LONGEST)) for label in styles) + 8
-    return max(1, min(len(styles), 60 * max(len(chart.panels), 1) // widest))
-
-
-def _new_figure(width: float, height: float) -> "Figure":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
+    lines = [
+        Line2D([], [], color=PALETTE[look.colour], linestyle=DASHES[look.dash], linewidth=2)
+        for look in styles.values()
+    ]
+    labels = [_plain(label, LONGEST) for label in styles]
+    options = {"ncols": columns, "frameon": False, "labelcolor": INK, "handlelength": 2.6}
+    figure.legend(lines, labels, loc="outside lower center", **options)
 
 
 def _logarithmic(axes: "Axes") -> None:
@@ -125,14 +111,14 @@ def _logarithmic(axes: "Axes") -> None:
 
     To be called after everything is drawn.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     subs = range(1, 10) if high < 5 * low else (1, 2, 5) if high < 100 * low else (1,)
     axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
 
 
 def _tidy(axes: "Axes", grid: Any = "both") -> None:
@@ -143,15 +129,6 @@ def _tidy(axes: "Axes", grid: Any = "both") -> None:
     axes.tick_params(colors=INK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def _png(figure: "Figure") -> bytes:
-    """The figure as a PNG file. A letter that the font lacks is no reason for a warning."""
-    content = BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(content, format="png", dpi=144)
-    return content.getvalue()
 
 
 def _plain(text: str, longest: int = 1000) -> str:

@@ -1,11 +1,10 @@
 """The summary as a table, the same for the page, for Markdown and for the terminal."""
 
-import math
 from typing import TYPE_CHECKING
 
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
-from salience.compare.summary import MethodSummary, Spread, tested_by
+from salience.compare.summary import MethodSummary, tested_by
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,22 +31,17 @@ def cells(found: Comparison) -> list[list[str]]:
 def _line(method: MethodSummary, finished: bool) -> list[str]:
     final = method["final"]
     measure = tested_by(final)
-    error = measure == "test_error"
     cost = method["step_cost_ratio"]
     return [
-        _spread(final["train_loss"]),
-        _spread(final["train_max_loss"]),
-        _spread(final[measure], 100 if error else 1, "%" if error else ""),
+        numbers.spread(final["train_loss"]),
+        numbers.spread(final["train_max_loss"]),
+        numbers.spread(final[measure], percent=measure == "test_error"),
         numbers.ratio(method["steps_to_target_ratio"]) if finished else OPEN,
         _seeds(method["seeds_to_target"]) if finished else OPEN,
         numbers.ratio(method["time_to_target_ratio"]) if finished else OPEN,
         "not measured" if cost is None else numbers.ratio(cost),
         str(method["n"]),
     ]
-
-
-def _spread(value: Spread, scale: float = 1, unit: str = "") -> str:
-    return numbers.spread(value, scale) + unit if math.isfinite(value["mean"]) else "not finite"
 
 
 def _seeds(ratios: list[float | None]) -> str:

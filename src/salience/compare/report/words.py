@@ -1,13 +1,13 @@
 """What was compared and what came out, in plain sentences that follow from the numbers."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
 from salience.compare.summary import Final, MethodSummary, Summary, tested_by
 
-__all__ = ["Fact", "best", "compared", "facts", "outcome", "sentences", "setting", "title"]
+__all__ = ["best", "compared", "facts", "outcome", "sentences", "setting", "title"]
 
 MOST_NAMES = 4
 
@@ -148,15 +148,8 @@ def _caution(summary: Summary) -> str:
     return f"Seed by seed it took {low if low == high else f'{low} to {high}'} times the steps."
 
 
-class Fact(NamedTuple):
-    """One number in large print, and what it is."""
-
-    value: str
-    label: str
-
-
-def facts(found: Comparison) -> list[Fact]:
-    """The numbers of the best method in large print; none where no method reached the target."""
+def facts(found: Comparison) -> list[tuple[str, str]]:
+    """The best method in large print: numbers, and what they are; none without a target."""
     summary = found.summary
     name = best(summary)
     if name is None or not found.finished:
@@ -164,18 +157,20 @@ def facts(found: Comparison) -> list[Fact]:
     method, base = summary["methods"][name], summary["baseline"]
     measure, ours, theirs = _tests(method["final"], _baseline(summary)["final"])
     return [
-        Fact(numbers.ratio(method["time_to_target_ratio"]), f"the training time of {base}"),
-        Fact(numbers.ratio(method["steps_to_target_ratio"]), f"the steps of {base}"),
-        Fact(numbers.ratio(method["step_cost_ratio"]), f"the cost of a step of {base}"),
-        Fact(ours, f"{measure} at the end, against {theirs}"),
+        (numbers.ratio(method["time_to_target_ratio"]), f"the training time of {base}"),
+        (numbers.ratio(method["steps_to_target_ratio"]), f"the steps of {base}"),
+        (numbers.ratio(method["step_cost_ratio"]), f"the cost of a step of {base}"),
+        (ours, f"{measure} at the end, against {theirs}"),
     ]
 
 
 def _tests(final: Final, baseline: Final) -> tuple[str, str, str]:
     """The name of the test measure, its value, and the baseline's."""
     measure = tested_by(final)
-    ours, theirs = (numbers.measured(measure, each[measure]["mean"]) for each in (final, baseline))
-    return measure.replace("_", " "), ours, theirs
+    ours, theirs = (each[measure]["mean"] for each in (final, baseline))
+    if measure == "test_error":
+        return "test error", numbers.percent(ours, 2), numbers.percent(theirs, 2)
+    return "test perplexity", f"{ours:.1f}", f"{theirs:.1f}"
 
 
 # ------------------------------------------------------------------------------ method by method
@@ -210,8 +205,7 @@ def _train(name: str, method: MethodSummary, summary: Summary) -> str:
 
 
 def _test(final: Final, baseline: Final) -> str:
-    measure, own, other = _tests(final, baseline)
-    text = f"its {measure} was {own} against {other}"
+    text = "its {} was {} against {}".format(*_tests(final, baseline))
     ours, theirs = (each[tested_by(final)] for each in (final, baseline))
     if ours["std"] is None or theirs["std"] is None:
         return text + ", from one seed"

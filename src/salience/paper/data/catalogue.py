@@ -10,18 +10,8 @@ from typing import Literal
 from salience.errors import ArgumentError, DataError
 
 __all__ = [
-    "CATALOGUE",
-    "Collection",
-    "Condition",
-    "Download",
-    "File",
-    "checked",
-    "collection",
-    "condition",
-    "data_dir",
-    "folder",
-    "inspect",
-    "matches",
+    *("CATALOGUE", "Collection", "Condition", "Download", "File", "checked", "collection"),
+    *("condition", "data_dir", "folder", "inspect", "matches"),
 ]
 
 DIRECTORY = "SALIENCE_DATA"  # environment variable
@@ -56,7 +46,6 @@ class Download:
 class Collection:
     """A data set, in the one of ``folders`` that has most of its files; if new, in the first."""
 
-    name: str
     about: str
     licence: str
     folders: tuple[str, ...]
@@ -87,39 +76,38 @@ _PTB = (
     File("ptb.valid.txt", 399_782, "aa0affc06ff7c36e977d7cd49e3839bf"),
     File("ptb.test.txt", 449_945, "8b80168b89c18661a38ef683c0dc3721"),
 )
-_CIFAR10_ARCHIVE = Download(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    "c32a1d4ab5d03f1284b67883e8d87530",
-    _CIFAR10,
-    inside="cifar-10-batches-bin",
-)
-_PTB_ARCHIVE = Download(
-    "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
-    "30177ea32e27c525793142b6bf2c8e2d",
-    _PTB,
-    inside="simple-examples/data",
-)
 CATALOGUE = {
     "mnist": Collection(
-        "mnist",
         "70,000 hand-written digits, 28 x 28",
         "none stated",
         ("mnist", "MNIST/raw"),
         tuple(Download(_MNIST_BASE + file.name, file.md5, (file,)) for file in _MNIST),
     ),
     "cifar10": Collection(
-        "cifar10",
         "60,000 colour images, 32 x 32",
         "cite Krizhevsky (2009)",
         ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
-        (_CIFAR10_ARCHIVE,),
+        (
+            Download(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "c32a1d4ab5d03f1284b67883e8d87530",
+                _CIFAR10,
+                inside="cifar-10-batches-bin",
+            ),
+        ),
     ),
     "ptb": Collection(
-        "ptb",
         "a million words of news",
         "free for research",
         ("ptb", "simple-examples/data"),
-        (_PTB_ARCHIVE,),
+        (
+            Download(
+                "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
+                "30177ea32e27c525793142b6bf2c8e2d",
+                _PTB,
+                inside="simple-examples/data",
+            ),
+        ),
     ),
 }
 
@@ -149,7 +137,9 @@ def folder(collection: Collection, directory: Path) -> Path:
     return max((directory / name for name in collection.folders), key=present)
 
 
-def inspect(collection: Collection, directory: Path, *, thorough: bool) -> dict[Path, Condition]:
+def inspect(
+    collection: Collection, directory: Path, *, thorough: bool = True
+) -> dict[Path, Condition]:
     """The condition of each file of a data set: by size, or ``thorough`` by checksum as well."""
     place = folder(collection, directory)
     return {
@@ -161,19 +151,17 @@ def inspect(collection: Collection, directory: Path, *, thorough: bool) -> dict[
 def checked(name: str, given: str | Path | None, wanted: Iterable[str]) -> list[Path]:
     """Paths of the ``wanted`` files of a data set, each verified by its published checksum."""
     chosen, directory = collection(name), data_dir(given)
-    files = {file.name: file for file in chosen.files}
-    place = folder(chosen, directory)
-    remedy = f"with `salience data fetch {name} --data-dir {directory}`"
+    files, place = {file.name: file for file in chosen.files}, folder(chosen, directory)
     for each in wanted:
-        found = condition(place / each, files[each], thorough=True)
-        if found == "missing":
-            raise DataError(f"{place / each} is missing: get it {remedy}")
-        if found == "damaged":
-            raise DataError(f"{place / each} is not the published file: replace it {remedy}")
+        found = condition(place / each, files[each])
+        if found != "ok":
+            wrong = "missing: get" if found == "missing" else "not the published file: replace"
+            remedy = f"`salience data fetch {name} --data-dir {directory}`"
+            raise DataError(f"{place / each} is {wrong} it with {remedy}")
     return [place / each for each in wanted]
 
 
-def condition(path: Path, file: File, *, thorough: bool) -> Condition:
+def condition(path: Path, file: File, *, thorough: bool = True) -> Condition:
     """Whether ``path`` is ``file``: by its size, and ``thorough`` by its checksum as well."""
     if not path.is_file():
         return "missing"
