@@ -46,7 +46,7 @@ class Draw:
     def unbiased_mean(self, values: Tensor) -> float:
         """(1/B) sum_i values_i / (M p_i), unbiased for their mean over the dataset."""
         if self.uniform:
-            return float(self.weights.numpy() @ values.numpy()) / values.shape[0]  # ones
+            return float(np.add.reduce(values.numpy())) / values.shape[0]
         if self.counts is None:  # as below, in fewer operations
             inverse_sum = np.add.reduce(values.numpy() / self.probabilities.numpy())
             return float(inverse_sum) / (self.pool * values.shape[0])

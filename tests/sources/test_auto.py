@@ -199,7 +199,7 @@ def test_pauses_change_nothing() -> None:
         one, losses = sampler(seed=5), skewed()
         pauses = random.Random(1)
         rows, active = [], []
-        for step in range(300):
+        for step in range(600):
             draw = one.draw()
             rows.append(frozen(draw.state_dict()))
             if pause:
