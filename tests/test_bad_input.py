@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
 
-from conftest import cross_entropy
+from parts import cross_entropy
 from salience import (
     Adaptive,
     ArgumentError,

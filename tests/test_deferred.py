@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from conftest import cross_entropy, needs
+from parts import cross_entropy, needs
 from salience import ImportanceLoader, LossError, feedback
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL

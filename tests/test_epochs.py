@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from conftest import cross_entropy, make_dataset, needs
+from parts import cross_entropy, make_dataset, needs
 from salience import ImportanceLoader
 from salience.batches.rows import collate
 from salience.presets import NAMES

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from conftest import cross_entropy, needs
 from enumerate_draws import expected_step, expected_visits_step, outcomes, with_points
+from parts import cross_entropy, needs
 from salience import ImportanceSampler, functional
 from salience.draw import Draw
 from salience.functional import Scheme

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from conftest import make_dataset
+from parts import make_dataset
 from salience import ImportanceLoader, LossError, UsageError
 from salience.feedback import weighted_mean
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from conftest import cross_entropy, needs
+from parts import cross_entropy, needs
 from salience import ImportanceLoader, UsageError
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import needs
+from parts import needs
 from salience import Constant, ImportanceSampler
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL, Approx, History, Uniform

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import cross_entropy, frozen, make_dataset, needs
+from parts import cross_entropy, frozen, make_dataset, needs
 from salience import ImportanceLoader, ImportanceSampler
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from conftest import cross_entropy, frozen, make_dataset, needs
+from parts import cross_entropy, frozen, make_dataset, needs
 from salience import ImportanceLoader, ImportanceSampler, StateError, UsageError
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from conftest import cross_entropy, frozen
+from parts import cross_entropy, frozen
 from salience import Adaptive, Constant, ImportanceSampler
 from salience.smoothing import Fading, RunningMean, make_smoothing
 

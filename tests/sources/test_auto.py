@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from conftest import frozen
+from parts import frozen
 from salience import ImportanceLoader, ImportanceSampler, functional
 from salience.sources import auto, even
 from salience.sources.auto import EVERY, OFF, ON

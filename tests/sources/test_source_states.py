@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import frozen
+from parts import frozen
 from salience.scores import History
 from salience.smoothing import Adaptive, Constant, Fading
 from salience.sources import (
