@@ -102,6 +102,17 @@ def test_the_table_agrees_with_the_rows(path: Path) -> None:
     assert row_of(path)[2:10] == expected(path)
 
 
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("rerun/*.jsonl.gz")), ids=name)
+def test_the_reruns_agree_with_the_rows(path: Path) -> None:
+    found = rows(path)
+    pairs = list(zip(runs(found, "uniform"), runs(found, "auto"), strict=True))
+    seeds = [summarize(u + m)["methods"]["auto"]["steps_to_target_ratio"] for u, m in pairs]
+    errors = [mean_std([run[-1]["test_error"] for run in each], 100) for each in zip(*pairs, strict=True)]
+    cells = [str(found[-1]["step"]), str(len(pairs)), ", ".join(map(ratio, sorted(seeds))), *errors]
+    (shown,) = [row[1:] for row in table(RESULTS / "README.md") if f"]({name(path)})" in row[0]]
+    assert shown == cells
+
+
 @pytest.mark.parametrize("path", LONG, ids=name)
 def test_the_table_gives_the_command(path: Path) -> None:
     command = read(path / "config.json")["command"]
