@@ -107,7 +107,8 @@ def test_the_reruns_agree_with_the_rows(path: Path) -> None:
     found = rows(path)
     pairs = list(zip(runs(found, "uniform"), runs(found, "auto"), strict=True))
     seeds = [summarize(u + m)["methods"]["auto"]["steps_to_target_ratio"] for u, m in pairs]
-    errors = [mean_std([run[-1]["test_error"] for run in each], 100) for each in zip(*pairs, strict=True)]
+    ends = [[run[-1]["test_error"] for run in method] for method in zip(*pairs, strict=True)]
+    errors = [mean_std(end, 100) for end in ends]
     cells = [str(found[-1]["step"]), str(len(pairs)), ", ".join(map(ratio, sorted(seeds))), *errors]
     (shown,) = [row[1:] for row in table(RESULTS / "README.md") if f"]({name(path)})" in row[0]]
     assert shown == cells

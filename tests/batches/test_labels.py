@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from salience.batches.labels import as_labels, find_labels
@@ -190,3 +192,11 @@ def test_classes_are_on_the_host_whatever_the_default_device(given):
         classes = as_labels(given, 4).labels
     assert found.tolist() == CLASSES[::-1]
     assert classes.tolist() == [1, 0, 2, 0]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), min_size=1, max_size=40))
+def test_classes_are_numbered_without_gaps_in_the_order_of_their_values(values: list[int]) -> None:
+    found = as_labels(values, len(values))
+    distinct = sorted(set(values))
+    assert found.number == len(distinct)
+    assert found.labels.tolist() == [distinct.index(value) for value in values]

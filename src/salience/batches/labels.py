@@ -63,8 +63,17 @@ def as_labels(labels: Any, n: int) -> Labels:
             f"labels must have one entry per example; got {len(values)} for {n} examples: "
             "pass the classes of this very dataset, in its order"
         )
-    distinct, classes = torch.unique(values, return_inverse=True)
-    return Labels(classes, len(distinct))
+    return _numbered(values)
+
+
+def _numbered(values: Tensor) -> Labels:
+    """Without gaps, in the order of the values."""
+    least = values.min()
+    if int(values.max()) - int(least) > 4 * len(values):  # too far apart for a table
+        distinct, classes = torch.unique(values, return_inverse=True)
+        return Labels(classes, len(distinct))
+    present = torch.bincount(values - least) > 0
+    return Labels((present.cumsum(0) - 1)[values - least], int(present.sum()))
 
 
 def _find(dataset: Any) -> Tensor | None:

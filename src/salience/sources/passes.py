@@ -75,8 +75,10 @@ class Strata:
 
     def __init__(self, classes: Tensor, batch_size: int, generator: torch.Generator) -> None:
         ranks = by_frequency(classes)
-        shuffled = torch.randperm(len(ranks), generator=generator, device="cpu")
-        self.sorted = shuffled[ranks[shuffled].argsort(stable=True)].to(torch.int32).numpy()
+        shuffled = torch.randperm(len(ranks), generator=generator, device="cpu").numpy()
+        few = int(ranks.max()) < 2**16  # those numpy sorts by counting
+        keys = ranks.numpy().astype(np.uint16 if few else np.int64)[shuffled]
+        self.sorted = shuffled[keys.argsort(kind="stable")].astype(np.int32)
         self.batch_size = batch_size
 
     def order(self, n: int, key: int) -> "StratifiedOrder":
