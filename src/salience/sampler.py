@@ -31,6 +31,7 @@ VERSION = 5  # of the saved state
 # Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
 # a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
 SALT = 5_846_008_549_259_017_313
+LARGE = 16384  # losses that are learned at once, rather than kept
 BACKLOG = 64  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
 
@@ -272,7 +273,7 @@ class ImportanceSampler:
         self.outstanding.pop(draw.number, None)
         if len(values):
             self._backlog.append((good, values.copy()))  # the user may change them in place
-        if len(self._backlog) >= BACKLOG:
+        if len(self._backlog) >= BACKLOG or len(values) > LARGE:
             self.catch_up()
 
     def _without_bad(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:

@@ -9,11 +9,16 @@ from salience.scores import Score
 from salience.scores.checks import check_scores
 from salience.smoothing import Smoothing
 
-__all__ = ["distribution", "known_scores", "mean_of_known"]
+__all__ = ["CHUNK", "distribution", "known_scores", "mean_of_known"]
+
+CHUNK = 65536  # examples scored at a time
 
 
 def known_scores(score: Score, indices: Tensor) -> tuple[Tensor, Tensor]:
     """float64 scores of ``indices``, 0 where nothing is known yet, and where that is."""
+    if len(indices) > CHUNK:  # a model's passes would take as much memory as there are examples
+        parts = [known_scores(score, part) for part in torch.split(indices, CHUNK)]
+        return torch.cat([s for s, _ in parts]), torch.cat([u for _, u in parts])
     scores = check_scores(score.score(indices, None), len(indices), unknown=True)
     # On the host numpy does a handful of numbers in a fraction of the time.
     values = scores.numpy().astype(np.float64)

@@ -13,13 +13,12 @@ from salience.functional import Scheme
 from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.queue import Queue
-from salience.sources.scoring import known_scores
+from salience.sources.scoring import CHUNK, known_scores
 from salience.sources.tree import SumTree
 
 __all__ = ["WholeDataset"]
 
 AHEAD = 32  # batches that one systematic draw is split across
-CHUNK = 65536  # examples scored at a time when the whole dataset is
 PART = 8  # of a pass: such a draw is at most one in so many
 
 _SCORE, _UNKNOWN = 0, 1  # columns of the tree
@@ -54,6 +53,7 @@ class WholeDataset:
         self._initial = 0.0  # the score of examples that were not seen yet
         self._queue = Queue()
         self._unknown = float(n)
+        self._behind = 0  # how many they are
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._fill(lambda part: known_scores(score, part))
 
@@ -89,6 +89,9 @@ class WholeDataset:
 
     def update(self, indices: Tensor) -> None:
         self._changed.append(indices)
+        self._behind += len(indices)
+        if self._behind > CHUNK:  # somebody learns a lot without drawing
+            self._apply()
         if self._unknown and len(indices):
             scores, _ = known_scores(self._score, indices)
             self._initial = max(self._initial, float(scores.max()))
@@ -98,7 +101,7 @@ class WholeDataset:
         if not self._changed:
             return
         indices = torch.cat(self._changed)
-        self._changed = []
+        self._changed, self._behind = [], 0
         scores, unknown = known_scores(self._score, indices)
         if self._unknown:
             self._tree.put(_UNKNOWN, indices.numpy(), unknown.numpy().astype(np.float64))
@@ -137,5 +140,6 @@ class WholeDataset:
             raise ValueError(f"scores of shape {list(saved.shape)} for {self._tree.n} examples")
         self._initial = float(state["initial"])
         self._changed = [indices.clone() for indices in state["changed"]]
+        self._behind = sum(map(len, self._changed))
         self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
         self._queue.load_state_dict(state["queue"])
