@@ -167,6 +167,30 @@ def test_the_costs_of_draws_agree_with_the_rows() -> None:
             assert cells in table(RESULTS / "README.md")
 
 
+def test_the_costs_after_the_rebuild_agree_with_the_rows() -> None:
+    page = table(RESULTS / "README.md")
+    measured = json.loads(gzip.decompress((RESULTS / "step-cost/rebuilt.json.gz").read_bytes()))
+    for run in measured["steps"]:
+        for case in run.keys() & {"fast", "demo"}:
+            by_method = run[case]["methods"]
+            cells = [
+                "{:.2f} ({:.2f} to {:.2f})".format(
+                    by_method[m]["ratio"], *by_method[m]["quartiles"]
+                )
+                for m in ("uniform", "auto:off", "auto:on", "history")
+            ]
+            assert [*cells, f"`{run['commit'][:7]}`"] in [row[2:] for row in page]
+    for key, cost in measured["draws"]["draws"].items():
+        method, n = key.split(", ")
+        cells = [
+            f"{int(n):,}",
+            f"`{method}`",
+            f"{cost['mean_ms']:.2f}",
+            f"{cost['longest_ms']:.1f}",
+        ]
+        assert cells in [row[:4] for row in page]
+
+
 @pytest.mark.parametrize("path", SHORT, ids=name)
 def test_the_costs_over_a_run_agree_with_the_rows(path: Path) -> None:
     last = {row["method"]: row for row in rows(path / "runs.jsonl.gz")}
