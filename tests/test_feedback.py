@@ -373,3 +373,12 @@ def test_losses_of_another_order_land_at_their_examples() -> None:
         shuffle.shuffle(order)
         watched.mean(x[order], slots[order], 4.0)
     watched.check_learned(4.0)
+
+
+def test_losses_may_be_changed_in_place_after_the_mean() -> None:
+    loader = ImportanceLoader(make_dataset(40), 8, score="history")
+    next(iter(loader))
+    losses = torch.full((8,), 2.0)
+    loader.mean(losses)
+    losses.zero_()
+    assert loader.metrics()["mean_loss"] == pytest.approx(2.0)
