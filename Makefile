@@ -1,9 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint format bench clean help
+.PHONY: install demo test test-integrations lint format bench clean help
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 install: .venv/.installed ## everything into .venv; nothing when it is current
 
@@ -20,6 +20,13 @@ demo: install ## train with and without importance sampling on data that ships w
 
 test: install ## the whole suite
 	$(BIN)/python -m pytest $(PYTEST)
+
+.venv/.integrations: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,integrations]'
+	@touch $@
+
+test-integrations: .venv/.integrations ## the suites of the frameworks, which it installs first
+	SALIENCE_INTEGRATIONS=1 $(BIN)/python -m pytest tests/integrations $(PYTEST)
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .

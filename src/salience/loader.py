@@ -187,7 +187,7 @@ class ImportanceLoader:
         self._world: int | None = None
         self._handed = 0  # batches handed out in this epoch
         self._asked = 0  # and asked for
-        self._resumed = False
+        self._resumed = self._exhausted = False
         # What was asked for: draws, or the candidates of a pool that is still to be chosen from.
         self._again: deque[Draw | Tensor] = deque()
         self._ahead: deque[Draw | Tensor] = deque()
@@ -246,12 +246,16 @@ class ImportanceLoader:
             if self._iteration is not mine:
                 raise UsageError("another iteration over this loader has begun: use one at a time")
             self._count_step()
-        self._end_epoch()
+        self._exhausted = True
+        self._feedback.flush()
+        if not self._slots:  # nobody can name these batches any more
+            self._feedback.forget()
+        self._end_if_weighed()
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
         self._notice_ranks()
-        if self._done and not self._resumed:  # left in the middle
+        if (self._done or self._exhausted) and not self._resumed:  # left in the middle
             self._end_epoch()
         self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
         if not (self._again or self._done):  # else losses on their way are learned when they were
@@ -259,7 +263,7 @@ class ImportanceLoader:
             if self._epochs_are_passes:
                 self._sampler.new_epoch()
         self._handed = self._asked = self._done
-        self._resumed = False
+        self._resumed = self._exhausted = False
         self._feedback.forget()
         self._ahead = deque()
 
@@ -277,16 +281,26 @@ class ImportanceLoader:
     def _end_epoch(self) -> None:
         """What was not weighed by now never will be."""
         self._feedback.flush()
-        self._feedback.forget()
         self._sampler.forget()
         self._ahead.clear()
         self.epoch += 1
         self._handed = 0
+        self._exhausted = False
+
+    def _end_if_weighed(self) -> None:
+        """Consumers that fetch ahead see the end before they have trained on the last batches."""
+        if self._exhausted and not self._feedback.waiting:
+            self._end_epoch()
 
     @property
     def _done(self) -> int:
         """Batches of this epoch that were weighed or skipped."""
         return self._handed - len(self._feedback.waiting)
+
+    @property
+    def _finished(self) -> bool:
+        """Whether nothing of this epoch remains."""
+        return (self._exhausted and not self._feedback.waiting) or self._done == self._steps
 
     @property
     def _by_index(self) -> bool:
@@ -368,7 +382,9 @@ class ImportanceLoader:
             return outside
         feedback = self._feedback
         feedback.deferred = self.deferred
-        return feedback.mean(losses, slots, divisor)
+        mean = feedback.mean(losses, slots, divisor)
+        self._end_if_weighed()
+        return mean
 
     def skip(self) -> None:
         """The batch last yielded is deliberately not trained on."""
@@ -405,8 +421,7 @@ class ImportanceLoader:
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: the copy goes on where this one is."""
         self._feedback.settle()
-        finished = self._steps is not None and self._done >= self._steps
-        return {**self.__dict__, "_resumed": not finished, "_iteration": None}
+        return {**self.__dict__, "_resumed": not self._finished, "_iteration": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, also in the middle of an epoch.
@@ -418,7 +433,7 @@ class ImportanceLoader:
         late = self._feedback.state_dict()
         state = self._sampler.state_dict()
         state["outstanding"] = [draw.state_dict() for draw in self._unweighed_draws()]
-        finished = self._steps is not None and self._done >= self._steps
+        finished = self._finished
         return {
             **state,
             "loader": {
@@ -446,7 +461,7 @@ class ImportanceLoader:
         self._sampler.load_state_dict(state)
         self._feedback.load(late)
         self._ahead, self._again = deque(pools), deque()
-        self.epoch, self._handed, self._resumed = epoch, done, True
+        self.epoch, self._handed, self._resumed, self._exhausted = epoch, done, True, False
         self._iteration = None
 
 
