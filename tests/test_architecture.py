@@ -87,6 +87,8 @@ def modules() -> list[str]:
 
 @pytest.mark.parametrize("name", [name for name in modules() if not name.endswith("__main__")])
 def test_public_names_exist_and_are_listed(name: str) -> None:
+    if name.startswith("salience.integrations."):
+        pytest.importorskip(name, reason="an extra that is not installed")
     module = importlib.import_module(name)
     if len(ast.parse(Path(module.__file__).read_text()).body) <= 1:
         return  # a folder with nothing but its docstring
@@ -111,6 +113,7 @@ def test_importing_and_a_first_step_load_no_extra() -> None:
         "loader = salience.ImportanceLoader(TensorDataset(torch.zeros(8)), 4); "
         "next(iter(loader)); loader.mean(torch.ones(4, requires_grad=True)).backward(); "
         "extras = {'rich', 'typer', 'matplotlib', 'plotly', 'jinja2', 'torch._dynamo'}; "
+        "extras |= {'transformers', 'lightning', 'accelerate', 'keras', 'skorch', 'wandb', 'mlflow'}; "
         "assert not extras & set(sys.modules), extras & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -265,3 +265,87 @@ def test_a_copy_with_batches_handed_out_and_pools_ahead(copied: Any) -> None:
     twin = copied(loader)
     loader.mean(cross_entropy(model, (x, y)).detach())
     assert train(twin, twin) == [handed, *train(loader, batches)]
+
+
+# ---------------------------------------------------------------- consumers that see the end first
+
+
+def losses_of(x: torch.Tensor) -> torch.Tensor:
+    return (x * 7 % 5).float() + 0.1
+
+
+def fetched_in_groups(loader: ImportanceLoader, ahead: int) -> list[Any]:
+    """Fetch ``ahead`` batches, past the end of the epoch if need be, then train on each."""
+    rows, batches = [], iter(loader)
+    while group := list(islice(batches, ahead)):
+        for x, slots in group:
+            loader.mean(losses_of(x), slots)
+            rows.append(x.tolist())
+    return rows
+
+
+@pytest.mark.parametrize("deferred", [None, True])
+@pytest.mark.parametrize("ahead", [3, 5, 20])
+def test_batches_are_weighed_after_the_end_was_seen(ahead: int, deferred: bool | None) -> None:
+    loader = make(slots=True)
+    loader.deferred = deferred
+    for epoch in range(3):
+        assert loader.state_dict()["loader"]["epoch"] == epoch
+        assert len(fetched_in_groups(loader, ahead)) == STEPS
+    state = loader.state_dict()
+    assert (state["loader"]["epoch"], state["loader"]["done"]) == (3, 0)
+    assert torch.isfinite(torch.tensor(loader.metrics()["mean_loss"]))
+
+
+@pytest.mark.parametrize("trained", range(4))
+def test_a_state_between_the_end_and_the_last_losses(trained: int) -> None:
+    def begin(loader: ImportanceLoader) -> list[Any]:
+        batches = list(loader)  # all of them, and the end
+        for x, slots in batches[: STEPS - 3 + trained]:
+            loader.mean(losses_of(x), slots)
+        return batches
+
+    ours, twin = make(slots=True), make(slots=True)
+    rest = begin(ours)[STEPS - 3 + trained :]
+    begin(twin)
+    resumed = make(slots=True)
+    resumed.load_state_dict(twin.state_dict())
+    copied = copy.deepcopy(twin)
+    for x, slots in rest:
+        ours.mean(losses_of(x), slots)
+    for other in (resumed, copied):
+        if rest:
+            assert fetched_in_groups(other, 1) == [x.tolist() for x, _ in rest]
+        assert other.epoch == ours.epoch == 1
+    expected = fetched_in_groups(ours, 2)
+    assert fetched_in_groups(resumed, 2) == fetched_in_groups(copied, 2) == expected
+
+
+def test_the_last_batch_may_be_weighed_again_after_the_end() -> None:
+    loader = make(slots=True)
+    batches = list(loader)
+    for x, slots in batches:
+        loader.mean(losses_of(x), slots)
+    x, slots = batches[-1]
+    again = loader.mean(losses_of(x), slots)
+    assert again == pytest.approx(float((loader.weights * losses_of(x)).mean()))
+
+
+def test_an_epoch_in_which_nothing_is_weighed_does_not_come_again() -> None:
+    loader = make("uniform", slots=True)
+    epochs = [[x.tolist() for x, _ in loader] for _ in range(3)]
+    assert loader.epoch == 2  # the third ends when the fourth begins
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_stream_that_was_fetched_ahead_ends_its_epoch() -> None:
+    pools = DataLoader(make_dataset(24), batch_size=8)
+    loader = ImportanceLoader.from_loader(
+        pools, 4, model=nn.Linear(6, 3), loss=cross_entropy, slots=True
+    )
+    batches = list(loader)
+    assert loader.state_dict()["loader"]["epoch"] == 0
+    for x, _, slots in batches:
+        loader.mean(x.abs().sum(1), slots)
+    assert loader.epoch == 1
+    assert loader.state_dict()["loader"] == {"epoch": 1, "done": 0, "pools": [], "late": []}

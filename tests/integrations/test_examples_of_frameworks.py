@@ -1,0 +1,34 @@
+"""Every example with a framework runs, and prints what it promises."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples" / "integrations").glob("*.py"))
+# What an example needs, how it is run, and the line that says what it is about.
+SAYS: dict[str, tuple[list[str], list[str], str]] = {}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_says_what_it_promises(path: Path, tmp_path: Path) -> None:
+    needed, arguments, line = SAYS[path.stem]
+    for name in needed:
+        if importlib.util.find_spec(name) is None:
+            assert not os.environ.get("SALIENCE_INTEGRATIONS"), name
+            pytest.skip(f"{name} is not installed")
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(line, done.stdout, re.MULTILINE), done.stdout
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
