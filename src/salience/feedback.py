@@ -369,6 +369,16 @@ class Window:
     def append(self, draw: Draw, losses: Tensor) -> None:
         self._steps.append((draw, losses))
 
+    def rows(self) -> dict[str, Tensor]:
+        """Index, weight, score and loss of each example of these steps, oldest first: copies."""
+        empty = torch.empty(0, dtype=torch.float32, device="cpu")
+        return {
+            "indices": torch.cat([empty.long(), *(draw.indices for draw, _ in self._steps)]),
+            "weights": torch.cat([empty, *(draw.weights for draw, _ in self._steps)]),
+            "scores": torch.cat([empty, *(draw.scores.to(empty) for draw, _ in self._steps)]),
+            "losses": torch.cat([empty, *(losses for _, losses in self._steps)]),
+        }
+
     def summary(self) -> dict[str, float]:
         """Averages over the window; nan before the first step."""
         steps = list(self._steps)
