@@ -5,6 +5,7 @@ import math
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +189,8 @@ def records(data: bytes) -> Iterator[bytes]:
             at += left
             continue
         length, kind = struct.unpack_from("<HB", data, at + 4)
+        if at + 7 + length > len(data):
+            return  # the rest is not written yet
         parts += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # all of a record, or its last part
@@ -200,8 +203,11 @@ def wandb_rows(directory: Path) -> list[dict[str, Any]]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     (file,) = directory.glob("wandb/offline-run-*/*.wandb")
-    found = [Record.FromString(each) for each in records(file.read_bytes())]
-    assert [r for r in found if r.HasField("exit")], "read to the end"
+    deadline, found = time.monotonic() + 60, []
+    while not any(each.HasField("exit") for each in found):  # another process writes it
+        assert time.monotonic() < deadline, "the file of the run has no end"
+        time.sleep(0.05)
+        found = [Record.FromString(each) for each in records(file.read_bytes())]
     return [
         {
             "/".join(item.nested_key) or item.key: json.loads(item.value_json)
