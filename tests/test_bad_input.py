@@ -88,8 +88,10 @@ def test_a_score_that_needs_a_model_says_so(score: str) -> None:
 
 
 LOSSES = [
-    (torch.tensor(1.0), r"one per example, got a single number.*reduction='none'"),
-    (torch.ones(3), r"got shape \[3\] for a batch of 4"),
+    (torch.tensor(1.0), r"one per example, got a single number.*reduction='none'.*whole batch"),
+    (torch.ones(3), r"got shape \[3\] for a batch of 4: give one row per example, or .*slots"),
+    (torch.ones(6), r"got shape \[6\] for a batch of 4: give one row per example"),
+    (torch.ones(12), r"got shape \[12\] for a batch of 4: if .* flattened from \[4, 3\], pass"),
     (torch.ones(5, 2), r"got shape \[5, 2\] for a batch of 4"),
     (torch.ones(4, 0), r"losses are empty: got shape \[4, 0\]"),
     (torch.tensor([1, math.nan, 1, 1]), r"finite and >= 0; at step 1 example \d+: nan"),

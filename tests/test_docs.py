@@ -154,6 +154,8 @@ class Stream(IterableDataset[Any]):
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the reader of a page is assumed to have."""
     monkeypatch.chdir(tmp_path)
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda fn: compiler(fn, backend="eager"))  # no C compiler
     torch.manual_seed(0)
     dataset = digits(train=True)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -176,6 +178,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 SHOWN = [p for p in PAGES if blocks(p, "python") and p.parent != DOCS / "integrations"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # its own, while it compiles
 @pytest.mark.parametrize("path", SHOWN, ids=name)
 def test_the_python_of_a_page_runs(path: Path, names: dict[str, Any]) -> None:
     for block in blocks(path, "python"):

@@ -279,3 +279,71 @@ def test_making_a_sampler_leaves_the_global_generator_alone() -> None:
         sampler = ImportanceSampler(10, 2, score=score)
         sampler.update(sampler.draw(), torch.ones(2))
     assert torch.equal(before, torch.get_rng_state())
+
+
+# ---------------------------------------------------------------------------- what can be looked at
+
+
+@pytest.mark.parametrize("deferred", [None, True])
+def test_scores_are_those_that_were_learned(deferred: bool | None) -> None:
+    loader = ImportanceLoader(TensorDataset(torch.arange(N)), BATCH, score="history")
+    loader.deferred = deferred
+    assert loader.scores().isnan().all()
+    for (x,), _ in zip(loader, range(3), strict=False):
+        loader.mean(x + 0.5)
+    seen = [2, 3][deferred is None] * BATCH  # the last one is on its way
+    known = ~loader.scores().isnan()
+    assert 0 < int(known.sum()) <= seen
+    assert torch.equal(loader.scores()[known], torch.arange(N)[known] + 0.5)
+    some = torch.tensor([7, 7, 0])
+    assert torch.equal(loader.scores(some).nan_to_num(-1), loader.scores()[some].nan_to_num(-1))
+    loader.scores().zero_()
+    assert bool((loader.scores()[known] > 0).all())  # it was a copy
+
+
+@pytest.mark.parametrize("score", BY_INDEX)
+def test_looking_changes_nothing(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts as well: as many as do not divide the number of examples."""
+    monkeypatch.setattr("salience.sampler.CHUNK", 7)
+    states = []
+    for look in (False, True):
+        sampler = ImportanceSampler(N, BATCH, score=score)
+        for step in range(20):
+            draw = sampler.draw()
+            sampler.update(draw, draw.indices * 0.1 + step)
+            if look:
+                assert sampler.scores().shape == (N,)
+                assert len(sampler.recent()["losses"]) == BATCH * (step + 1)
+        states.append(frozen(sampler.state_dict()))
+        expected = sampler.score.score(torch.arange(N), None)
+        assert torch.allclose(sampler.scores(), expected, equal_nan=True)
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("deferred", [None, True])
+@pytest.mark.parametrize("score", NAMES)
+def test_recent_rows_are_those_of_the_draws(score: str, deferred: bool | None) -> None:
+    net = nn.Linear(6, 3)
+    loader = ImportanceLoader(make_dataset(N), BATCH, score=score, k=1, **needs(score, net))
+    loader.deferred = deferred
+    assert [*loader.recent()] == ["indices", "weights", "scores", "losses"]
+    assert {len(rows) for rows in loader.recent().values()} == {0}
+    batches = []
+    for batch in loader:
+        losses = cross_entropy(net, batch).detach()
+        batches.append((loader.indices, loader.weights, loader._feedback.last.scores, losses))
+        loader.mean(losses)
+    columns = [torch.cat(column) for column in zip(*batches, strict=True)]
+    for found, expected in zip(loader.recent().values(), columns, strict=True):
+        torch.testing.assert_close(found, expected.to(found.dtype), rtol=0, atol=0)
+    loader.recent()["weights"].zero_()
+    assert float(loader.recent()["weights"].min()) > 0
+
+
+def test_scores_that_need_the_model_are_not_known_by_index() -> None:
+    net = nn.Linear(6, 3)
+    loader = ImportanceLoader(make_dataset(N), BATCH, score="loss", model=net, loss=cross_entropy)
+    with pytest.raises(UsageError, match=r"'loss' needs the examples.*recent\(\)\['scores'\]"):
+        loader.scores()
+    with pytest.raises(ValueError, match="index 36 is out of range"):
+        ImportanceSampler(N, BATCH).scores(torch.tensor([36]))

@@ -29,16 +29,25 @@ def per_example(losses: Tensor, batch: int) -> Tensor:
     if losses.ndim == 0:
         raise LossError(
             "losses must be one per example, got a single number: "
-            "compute them with reduction='none' and let mean() average"
+            "compute them with reduction='none' and let mean() average; "
+            "a loss that only the whole batch has cannot be weighed"
         )
     if len(losses) != batch:
         raise LossError(
-            f"losses must be one per example of the batch: "
-            f"got shape {list(losses.shape)} for a batch of {batch}"
+            f"losses must be one per example of the batch: got shape {list(losses.shape)} for a "
+            f"batch of {batch}: {_reshaped(losses, batch)}"
         )
     if losses.numel() == 0:
         raise LossError(f"losses are empty: got shape {list(losses.shape)}")
-    return losses.flatten(1).mean(1)
+    return losses.flatten(1).mean(1, dtype=torch.promote_types(losses.dtype, torch.float32))
+
+
+def _reshaped(losses: Tensor, batch: int) -> str:
+    """What to do about losses of another length."""
+    rest, left_over = divmod(len(losses), max(batch, 1))
+    if losses.ndim == 1 and rest > 1 and not left_over:
+        return f"if they were flattened from [{batch}, {rest}], pass them in that shape"
+    return "give one row per example, or name the examples with mean(losses, slots)"
 
 
 def bad_losses(losses: Tensor) -> Tensor:
@@ -368,6 +377,16 @@ class Window:
 
     def append(self, draw: Draw, losses: Tensor) -> None:
         self._steps.append((draw, losses))
+
+    def rows(self) -> dict[str, Tensor]:
+        """Index, weight, score and loss of each example of these steps, oldest first: copies."""
+        empty = torch.empty(0, dtype=torch.float32, device="cpu")
+        return {
+            "indices": torch.cat([empty.long(), *(draw.indices for draw, _ in self._steps)]),
+            "weights": torch.cat([empty, *(draw.weights for draw, _ in self._steps)]),
+            "scores": torch.cat([empty, *(draw.scores.to(empty) for draw, _ in self._steps)]),
+            "losses": torch.cat([empty, *(losses for _, losses in self._steps)]),
+        }
 
     def summary(self) -> dict[str, float]:
         """Averages over the window; nan before the first step."""

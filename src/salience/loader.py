@@ -416,6 +416,19 @@ class ImportanceLoader:
         share = self._sampler.seconds / self._elapsed if self._elapsed else 0.0
         return {**self._sampler.metrics(), "scoring_fraction": min(share, 1.0)}
 
+    def scores(self, indices: Tensor | None = None) -> Tensor:
+        """float32 scores of all examples, or of those at ``indices``; nan where none is known.
+
+        A copy, on the host, for scores that are known by index (``auto``, ``history``, ...).
+        """
+        return self._sampler.scores(indices)
+
+    def recent(self) -> dict[str, Tensor]:
+        """The rows of the last 64 steps: ``indices``, ``weights``, ``scores`` (at the time of the
+        draw) and ``losses``, on the host, oldest first. Copies.
+        """
+        return self._sampler.recent()
+
     # -------------------------------------------------------------------------------------- state
 
     def __getstate__(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from salience.scores import NEED_MODEL, Score
 from salience.scores.checks import check_scores
 from salience.smoothing import RunningMean, Smoothing
 from salience.sources import Choice, Pool
+from salience.sources.scoring import CHUNK
 
 __all__ = ["BadLoss", "ImportanceSampler"]
 
@@ -310,6 +311,29 @@ class ImportanceSampler:
         self.outstanding.clear()
 
     # ------------------------------------------------------------------------- metrics and state
+
+    def scores(self, indices: Tensor | None = None) -> Tensor:
+        """float32 scores of all examples, or of those at ``indices``; nan where none is known.
+
+        A copy, on the host. For scores that are known by index.
+        """
+        if self.n is None or not self.by_index:
+            raise UsageError(
+                f"score {self.score_name!r} needs the examples themselves, so it is not known for "
+                f"the whole dataset: look at recent()['scores']"
+            )
+        if indices is None:
+            indices = torch.arange(self.n, device="cpu")
+        at = _host_indices(indices, self.n)
+        score, found = self.score, torch.empty(len(at), dtype=torch.float32, device="cpu")
+        for part, out in zip(torch.split(at, CHUNK), torch.split(found, CHUNK), strict=True):
+            out.copy_(check_scores(score.score(part, None), len(part), unknown=True))
+        return found
+
+    def recent(self) -> dict[str, Tensor]:
+        """``indices``, ``weights``, ``scores``, ``losses`` of the steps that metrics look at."""
+        self.catch_up()
+        return self._window.rows()
 
     def metrics(self) -> dict[str, float]:
         """Plain floats about the last steps; nan where nothing is known yet."""

@@ -12,13 +12,14 @@ __all__ = ["check_fingerprint", "extra", "fingerprint"]
 
 
 @contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Say how to install what is missing."""
+def extra(name: str, module: str | None = None) -> Iterator[None]:
+    """Say how to install what is missing; ``module``: the integration, if it has another name."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"salience.integrations.{name} needs {error.name}: pip install 'salience[{name}]'",
+            f"salience.integrations.{module or name} needs {error.name}: "
+            f"pip install 'salience[{name}]'",
             name=error.name,
         ) from error
 
