@@ -32,9 +32,9 @@ with tempfile.TemporaryDirectory() as directory:  # yours: SummaryWriter("runs")
                 step += 1
 
     written = EventAccumulator(directory).Reload()
-    means = written.Scalars("salience/mean_loss")
-    active = [each.step for each in written.Scalars("salience/active") if each.value]
-    scores = written.Histograms("salience/scores")[-1].histogram_value
+    means = written.Scalars("importance/mean_loss")
+    active = [each.step for each in written.Scalars("importance/active") if each.value]
+    scores = written.Histograms("importance/scores")[-1].histogram_value
 
 print(
     f"mean loss {means[0].value:.2f} -> {means[-1].value:.4f} in {len(means)} rows; by importance "

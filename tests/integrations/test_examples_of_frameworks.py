@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "integrations").glob("*.py"))
 # What an example needs, how it is run, and the line that says what it is about.
-SAYS: dict[str, tuple[list[str], list[str], str]] = {}
+SAYS: dict[str, tuple[list[str], list[str], str]] = {
+    "trackers": (["tensorboard"], [], r"^mean loss \d\.\d+ -> 0\.\d+ in \d+ rows; by importance"),
+}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

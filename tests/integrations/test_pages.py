@@ -25,7 +25,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     torch.manual_seed(0)
     modules = {"torch": torch, "nn": nn, "F": F, "DataLoader": DataLoader}
-    return {"__name__": "page", **modules, "dataset": digits(train=True)}
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(model.parameters())
+    given = {"dataset": digits(train=True), "model": model, "optimizer": optimizer}
+    return {"__name__": "page", **modules, **given}
 
 
 @pytest.mark.filterwarnings("default")

@@ -100,16 +100,16 @@ def test_tensorboard(score: str, tmp_path: Path, auto_turns_on: None) -> None:  
     with SummaryWriter(tmp_path / "runs") as writer:
         seen = train(loader, model, lambda s: log_tensorboard(writer, loader, s, every=EVERY))
     written = events(tmp_path / "runs")
-    assert {*written.Tags()["scalars"]} == {f"salience/{name}" for name in SCALARS}
+    assert {*written.Tags()["scalars"]} == {f"importance/{name}" for name in SCALARS}
     for name in SCALARS:
-        rows = {row.step: row.value for row in written.Scalars(f"salience/{name}")}
+        rows = {row.step: row.value for row in written.Scalars(f"importance/{name}")}
         expected = {
             s: seen[s].metrics[name] for s in range(0, STEPS, EVERY) if name in seen[s].metrics
         }
         assert rows.keys() == expected.keys()
         assert all(same(name, rows[s], expected[s]) for s in rows), name
     for name in ("scores", "weights"):
-        rows = {row.step: row.histogram_value for row in written.Histograms(f"salience/{name}")}
+        rows = {row.step: row.histogram_value for row in written.Histograms(f"importance/{name}")}
         assert [*rows] == [0, 5, 10, 15]
         for step, histogram in rows.items():
             values = getattr(seen[step], name).double()
@@ -170,9 +170,9 @@ def test_mlflow(named: bool, mlflow: Any) -> None:
         seen = train(loader, model, lambda s: log_mlflow(loader, s, every=EVERY, **options))
         assert (mlflow.active_run() is None) == named  # no run of our own was begun
     client = mlflow.MlflowClient()
-    assert {*client.get_run(run.info.run_id).data.metrics} == {f"salience/{n}" for n in SCALARS}
+    assert {*client.get_run(run.info.run_id).data.metrics} == {f"importance/{n}" for n in SCALARS}
     for name in SCALARS:
-        history = client.get_metric_history(run.info.run_id, f"salience/{name}")
+        history = client.get_metric_history(run.info.run_id, f"importance/{name}")
         rows = {row.step: row.value for row in history}
         assert rows.keys() == {s for s in (0, 5, 10, 15) if name in seen[s].metrics}
         assert all(same(name, rows[s], seen[s].metrics[name]) for s in rows), name
@@ -255,17 +255,17 @@ def test_wandb_beside_logs_of_the_user(theirs: str, first: bool, run: Any, tmp_p
     run.finish()
     rows = wandb_rows(tmp_path)
     assert [row["loss"] for row in rows if "loss" in row] == [*logged]
-    ours = [row for row in rows if "salience/step" in row]
-    assert [row["salience/step"] for row in ours] == [0, 5, 10, 15]
+    ours = [row for row in rows if "importance/step" in row]
+    assert [row["importance/step"] for row in ours] == [0, 5, 10, 15]
     for row in ours:
-        now = seen[row["salience/step"]]
+        now = seen[row["importance/step"]]
         names = {"step", *now.metrics} | {f"{h}/bins" for h in ("scores", "weights")}
-        assert {f"salience/{name}" for name in names} <= {*row}
+        assert {f"importance/{name}" for name in names} <= {*row}
         for name, value in now.metrics.items():
-            assert same(name, row[f"salience/{name}"], value)
+            assert same(name, row[f"importance/{name}"], value)
         for name in ("scores", "weights"):
             values = getattr(now, name)
-            bins, counts = (row[f"salience/{name}/{part}"] for part in ("bins", "values"))
+            bins, counts = (row[f"importance/{name}/{part}"] for part in ("bins", "values"))
             assert sum(counts) == len(values)
             if values.max() > values.min():
                 ends = [float(values.min()), float(values.max())]

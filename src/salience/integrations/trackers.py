@@ -22,7 +22,7 @@ from salience.loader import ImportanceLoader
 __all__ = ["log_mlflow", "log_tensorboard", "log_wandb"]
 
 EVERY = 100  # steps
-PREFIX = "salience"
+PREFIX = "importance"
 SHOWN = 10_000  # scores in a histogram: as many examples, evenly spaced over the dataset
 
 
