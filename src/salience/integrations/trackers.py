@@ -58,7 +58,7 @@ def log_wandb(
 ) -> None:
     """``metrics()`` as scalars, scores and weights as histograms, of a run of ``wandb.init()``.
 
-    They are plotted over ``salience/step``. The run has one counter, which every ``run.log`` of the
+    They are plotted over ``importance/step``. The run has one counter, which every ``run.log`` of the
     user's own advances, and wandb drops what is logged for an earlier step: then they join the row
     that the user writes next.
     """
