@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from salience.batches.fetching import Fetched, Requests, Seeded
 from salience.batches.labels import find_labels
@@ -478,6 +478,11 @@ class _View(IterableDataset[Any]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
+        if (worker := get_worker_info()) is not None:
+            raise UsageError(
+                f"as_dataloader() was moved into worker {worker.id} of {worker.num_workers}, whose "
+                f"copy of the loader would draw by itself: give num_workers to ImportanceLoader"
+            )
         return iter(self._loader)
 
     def __len__(self) -> int:
