@@ -255,8 +255,8 @@ class ImportanceLoader:
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
         self._notice_ranks()
-        if (self._done or self._exhausted) and not self._resumed:  # left in the middle
-            self._end_epoch()
+        if (self._done or self._exhausted) and not self._resumed:
+            self._leave_epoch()
         self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
         if not (self._again or self._done):  # else losses on their way are learned when they were
             self._feedback.flush()
@@ -286,6 +286,11 @@ class ImportanceLoader:
         self.epoch += 1
         self._handed = 0
         self._exhausted = False
+
+    def _leave_epoch(self) -> None:
+        """Left in the middle; batches that were handed out are no part of the next epoch."""
+        self._end_epoch()
+        self._feedback.forget()
 
     def _end_if_weighed(self) -> None:
         """Consumers that fetch ahead see the end before they have trained on the last batches."""
