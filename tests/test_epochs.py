@@ -92,6 +92,17 @@ def test_an_epoch_left_before_mean_has_no_part_in_the_next(workers: int) -> None
     assert loader.epoch == 2
 
 
+@pytest.mark.parametrize("left", [1, 5, STEPS])
+def test_a_state_of_an_epoch_that_was_ended_early_begins_the_next(left: int) -> None:
+    """As a framework that limits the length of epochs tells it."""
+    loader, fresh = make(), make()
+    follow(loader, islice(loader, left))
+    loader._end_early()
+    fresh.load_state_dict(loader.state_dict())
+    assert follow(fresh) == follow(loader)
+    assert fresh.epoch == loader.epoch == 2
+
+
 @pytest.mark.parametrize("slots", [False, True])
 def test_as_dataloader_yields_the_same(slots: bool) -> None:
     ours, twin = make(slots=slots), make(slots=slots)

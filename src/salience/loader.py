@@ -292,6 +292,11 @@ class ImportanceLoader:
         self._end_epoch()
         self._feedback.forget()
 
+    def _end_early(self) -> None:
+        """For consumers that know that they leave: a state saved now begins the next epoch."""
+        if self._done and not self._finished:
+            self._leave_epoch()
+
     def _end_if_weighed(self) -> None:
         """Consumers that fetch ahead see the end before they have trained on the last batches."""
         if self._exhausted and not self._feedback.waiting:
