@@ -143,7 +143,8 @@ def test_uniform_equals_stock_lightning(accumulate: int, monkeypatch: Patch) -> 
         torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`.*:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf.*")
 def test_bf16_compile_a_scheduler_and_workers_together(monkeypatch: Patch) -> None:
     trace, module = watch(monkeypatch), Classifier(scheduler=True, slots=False)
     loader = make_loader(num_workers=2, slots=False)
