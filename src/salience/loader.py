@@ -313,6 +313,11 @@ class ImportanceLoader:
         return (self._exhausted and not self._feedback.waiting) or self._done == self._steps
 
     @property
+    def _at_last_batch(self) -> bool:
+        """Whether the batch last yielded is the last of its epoch; never known with pools."""
+        return self._handed == self._steps
+
+    @property
     def _by_index(self) -> bool:
         return self._sampler.by_index
 

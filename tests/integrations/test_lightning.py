@@ -1,12 +1,11 @@
 """Lightning's loops against a plain loop: the same examples, weights and parameters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
-import torch.nn.functional as F
 from harness import (
     BATCH,
     EPOCHS,
@@ -25,8 +24,8 @@ from harness import (
     watch,
 )
 from lightning_parts import IGNORED, Classifier, fit, make_trainer, validation
-from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from streams import make_stream, plain_stream_loop
+from torch.utils.data import DataLoader
 
 from salience import ImportanceLoader, UsageError
 
@@ -163,44 +162,20 @@ def test_bf16_compile_a_scheduler_and_workers_together(monkeypatch: Patch) -> No
 # ------------------------------------------------------------------------------------- streams
 
 
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        yield from Examples()
-
-
-def stream(model: nn.Module, slots: bool) -> ImportanceLoader:
-    pools = DataLoader(Stream(), batch_size=BATCH)
-    return ImportanceLoader.from_loader(
-        pools, 3, score="loss", model=model, loss=F.cross_entropy, slots=slots, seed=3
-    )
-
-
-def one_ahead(loader: ImportanceLoader) -> Iterator[Any]:
-    """As Lightning reads what has no length: the next batch is fetched before one is handed on."""
-    batches = iter(loader)
-    now = next(batches, None)
-    while now is not None:
-        following = next(batches, None)
-        yield now
-        now = following
-
-
-def test_a_stream_with_slots_is_exact_one_batch_ahead(monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_stream_with_slots_is_exact_one_batch_ahead(accumulate: int, monkeypatch: Patch) -> None:
     trace, model = watch(monkeypatch), Watched()
-    loader, optimizer = stream(model, slots=True), sgd(model)
-    for _ in range(EPOCHS):
-        for x, y, slots in one_ahead(loader):
-            loader.mean(F.cross_entropy(model(x), y, reduction="none"), slots).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    plain_stream_loop(model, accumulate)
     expected = trace.finish(model)
     matters(expected)
     module = Classifier()
-    found = with_lightning(monkeypatch, stream(module.model, slots=True), module)
+    found = with_lightning(
+        monkeypatch, make_stream(module.model), module, accumulate_grad_batches=accumulate
+    )
     assert_same(found, expected)
 
 
 def test_a_stream_without_slots_is_refused_with_the_remedy() -> None:
     module = Classifier(slots=False)
     with pytest.raises(UsageError, match=r"2 batches are outstanding.*slots=True"):
-        fit(stream(module.model, slots=False), module)
+        fit(make_stream(module.model, slots=False), module)

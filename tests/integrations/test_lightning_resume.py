@@ -12,6 +12,7 @@ from fsspec.implementations.local import LocalFileOpener
 from harness import EPOCHS, STEPS, Watched, make_loader, sgd
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_parts import IGNORED, Classifier, fit, make_trainer, validation
+from streams import make_stream
 
 from salience import UsageError
 from salience.integrations.lightning import LogImportance
@@ -85,6 +86,18 @@ def test_workers(tmp_path: Path) -> None:
 def test_the_end_of_an_epoch(val: bool, tmp_path: Path) -> None:
     """Lightning does not read the state of the loader there: the callback does."""
     assert check_every(tmp_path, "on_train_epoch_end", val=val) == EPOCHS
+
+
+def test_the_end_of_an_epoch_of_a_stream(tmp_path: Path) -> None:
+    """One batch was fetched before the state was read."""
+    save, module = SaveEvery(tmp_path, "on_train_epoch_end"), Classifier()
+    fit(make_stream(module.model), module, callbacks=[LogImportance(), save])
+    for path, batches, _ in save.saved:
+        rest = Classifier()
+        fit(make_stream(rest.model), rest, ckpt_path=path, callbacks=[LogImportance()])
+        assert rest.model.seen == module.model.seen[batches:]
+        for mine, theirs in zip(rest.parameters(), module.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
 
 
 def test_the_end_of_an_epoch_needs_the_callback(tmp_path: Path) -> None:
