@@ -1,6 +1,7 @@
 """Accelerate's loop against a plain loop: the same examples, weights and parameters."""
 
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -205,6 +206,13 @@ def test_it_pickles() -> None:
     parts = made()
     copy = pickle.loads(pickle.dumps(parts.loader))
     assert [x.tolist() for x, *_ in copy] == [x.tolist() for x, *_ in parts.loader]
+
+
+def test_nothing_keeps_it_alive() -> None:
+    parts = made()
+    kept = weakref.ref(parts.loader.loader)
+    del parts
+    assert kept() is None
 
 
 @pytest.mark.parametrize("placement", [True, False])

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,25 @@ def test_accelerates_own_names_for_checkpoints(tmp_path: Path) -> None:
     loader.load_state_dict(make_loader().state_dict())
     accelerator.load_state()
     assert loader.epoch == 1
+
+
+def test_two_loaders(tmp_path: Path) -> None:
+    def draws(steps: int, load: bool) -> list[Any]:
+        accelerator = Accelerator()
+        loaders = [prepare(accelerator, make_loader(seed=seed)) for seed in (1, 2)]
+        if load:
+            accelerator.load_state(str(tmp_path))
+        seen = []
+        for batches in islice(zip(*loaders, strict=True), steps):
+            for loader, (x, _, slots) in zip(loaders, batches, strict=True):
+                seen.append(x[:, 0].tolist())
+                loader.mean(x[:, 1] ** 2, slots)
+        if not load:
+            accelerator.save_state(str(tmp_path))
+        return seen
+
+    first = draws(2, load=False)
+    assert first + draws(STEPS - 2, load=True) == draws(STEPS, load=False)
 
 
 def test_the_loader_registered_by_itself_is_exact_too(tmp_path: Path) -> None:

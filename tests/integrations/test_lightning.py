@@ -35,7 +35,7 @@ Patch = pytest.MonkeyPatch
 
 
 def with_lightning(
-    patch: Patch, loader: ImportanceLoader, module: Classifier | None = None, **options: Any
+    patch: Patch, loader: Any, module: Classifier | None = None, **options: Any
 ) -> Trace:
     trace = watch(patch)
     module = fit(loader, module, **options)
@@ -92,7 +92,18 @@ def test_a_data_module(monkeypatch: Patch) -> None:
         def train_dataloader(self) -> ImportanceLoader:
             return make_loader()
 
-    found = with_lightning(monkeypatch, Data(), val=None)  # type: ignore[arg-type]
+    found = with_lightning(monkeypatch, Data())
+    assert_same(found, by_hand(monkeypatch))
+
+
+def test_a_loader_that_is_returned_again_keeps_its_history(monkeypatch: Patch) -> None:
+    class Data(L.LightningDataModule):
+        loader = make_loader()
+
+        def train_dataloader(self) -> ImportanceLoader:
+            return self.loader
+
+    found = with_lightning(monkeypatch, Data(), reload_dataloaders_every_n_epochs=1)
     assert_same(found, by_hand(monkeypatch))
 
 

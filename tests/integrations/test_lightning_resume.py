@@ -82,6 +82,16 @@ def test_workers(tmp_path: Path) -> None:
     assert saved == 2 * STEPS
 
 
+def test_saved_while_gradients_accumulate(tmp_path: Path) -> None:
+    """Lightning does not save them: the same number of batches and updates, other parameters."""
+    save = SaveEvery(tmp_path)
+    whole = fit(make_loader(), callbacks=[LogImportance(), save], accumulate_grad_batches=4)
+    for path, batches, updates in save.saved:
+        rest = fit(make_loader(), ckpt_path=path, accumulate_grad_batches=4)
+        assert len(rest.model.seen) == EPOCHS * STEPS - batches
+        assert rest.updates == whole.updates - updates
+
+
 @pytest.mark.parametrize("val", [False, True])
 def test_the_end_of_an_epoch(val: bool, tmp_path: Path) -> None:
     """Lightning does not read the state of the loader there: the callback does."""

@@ -13,6 +13,7 @@
     accelerator.save_state("checkpoint")
 """
 
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,7 +126,8 @@ class _Saved:
     """
 
     def __init__(self, accelerator: Accelerator, loader: ImportanceLoader) -> None:
-        self._accelerator, self.loader = accelerator, loader
+        # Weakly: in a reference cycle, a loader with workers would take long to be collected.
+        self._accelerator, self.loader = weakref.proxy(accelerator), loader
 
     def register(self) -> None:
         self._accelerator.register_for_checkpointing(self)
