@@ -336,3 +336,20 @@ def test_accelerate_itself_fails_to_split_a_view(options: dict[str, Any]) -> Non
     given = {"num_processes": 1, "process_index": 0, **options}
     with pytest.raises((TypeError, ValueError)):
         next(iter(prepare_data_loader(make_loader().as_dataloader(), **given)))
+
+
+def test_what_accelerate_makes_of_inner_parts_cannot_be_weighed() -> None:
+    source = make_loader(slots=False)
+    inner = Accelerator().prepare(source._source._loader)  # type: ignore[attr-defined]
+    x, _ = next(iter(inner))
+    with pytest.raises(UsageError, match="iterate over the loader first"):
+        source.mean(x[:, 1] ** 2)
+
+
+def test_skip_first_batches_fails_for_a_loader_that_we_did_not_prepare() -> None:
+    """Loud, though without our remedy."""
+    Accelerator()
+    with pytest.raises(AttributeError, match="sampler"):
+        skip_first_batches(make_loader(), 2)
+    with pytest.raises(ValueError, match="prefetch_factor"):
+        skip_first_batches(make_stream(Watched()), 2)
