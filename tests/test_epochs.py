@@ -81,6 +81,28 @@ def test_whole_numbers_of_numpy() -> None:
     plain.load_state_dict(state)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_left_before_mean_has_no_part_in_the_next(workers: int) -> None:
+    loader = make("uniform", num_workers=workers)
+    for step, (x,) in enumerate(loader):
+        if step == 3:
+            break
+        loader.mean(x + 1.0)
+    assert sorted(i for batch, _ in follow(loader) for i in batch) == list(range(N))
+    assert loader.epoch == 2
+
+
+@pytest.mark.parametrize("left", [1, 5, STEPS])
+def test_a_state_of_an_epoch_that_was_ended_early_begins_the_next(left: int) -> None:
+    """As a framework that limits the length of epochs tells it."""
+    loader, fresh = make(), make()
+    follow(loader, islice(loader, left))
+    loader._end_early()
+    fresh.load_state_dict(loader.state_dict())
+    assert follow(fresh) == follow(loader)
+    assert fresh.epoch == loader.epoch == 2
+
+
 @pytest.mark.parametrize("slots", [False, True])
 def test_as_dataloader_yields_the_same(slots: bool) -> None:
     ours, twin = make(slots=slots), make(slots=slots)

@@ -430,3 +430,9 @@ def test_a_compiled_step_has_few_graphs(score: str, dataset: TensorDataset) -> N
             torch.testing.assert_close(found, step(x, y))  # again: weighed, not recorded
     assert loader._sampler.step == 5
     torch._dynamo.reset()
+
+
+def test_a_view_refuses_to_draw_in_a_worker_process(dataset: TensorDataset) -> None:
+    view = ImportanceLoader(dataset, 8).as_dataloader()
+    with pytest.raises(UsageError, match=r"worker 0 of 1.*give num_workers to ImportanceLoader"):
+        next(iter(DataLoader(view.dataset, batch_size=None, num_workers=1)))

@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from salience.batches.fetching import Fetched, Requests, Seeded
 from salience.batches.labels import find_labels
@@ -255,8 +255,8 @@ class ImportanceLoader:
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
         self._notice_ranks()
-        if (self._done or self._exhausted) and not self._resumed:  # left in the middle
-            self._end_epoch()
+        if (self._done or self._exhausted) and not self._resumed:
+            self._leave_epoch()
         self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
         if not (self._again or self._done):  # else losses on their way are learned when they were
             self._feedback.flush()
@@ -287,6 +287,16 @@ class ImportanceLoader:
         self._handed = 0
         self._exhausted = False
 
+    def _leave_epoch(self) -> None:
+        """Left in the middle; batches that were handed out are no part of the next epoch."""
+        self._end_epoch()
+        self._feedback.forget()
+
+    def _end_early(self) -> None:
+        """For consumers that know that they leave: a state saved now begins the next epoch."""
+        if self._done and not self._finished:
+            self._leave_epoch()
+
     def _end_if_weighed(self) -> None:
         """Consumers that fetch ahead see the end before they have trained on the last batches."""
         if self._exhausted and not self._feedback.waiting:
@@ -301,6 +311,11 @@ class ImportanceLoader:
     def _finished(self) -> bool:
         """Whether nothing of this epoch remains."""
         return (self._exhausted and not self._feedback.waiting) or self._done == self._steps
+
+    @property
+    def _at_last_batch(self) -> bool:
+        """Whether the batch last yielded is the last of its epoch; never known with pools."""
+        return self._handed == self._steps
 
     @property
     def _by_index(self) -> bool:
@@ -491,6 +506,11 @@ class _View(IterableDataset[Any]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
+        if (worker := get_worker_info()) is not None:
+            raise UsageError(
+                f"as_dataloader() was moved into worker {worker.id} of {worker.num_workers}, whose "
+                f"copy of the loader would draw by itself: give num_workers to ImportanceLoader"
+            )
         return iter(self._loader)
 
     def __len__(self) -> int:
