@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "integrations").glob("*.py"))
 # What an example needs, how it is run, and the line that says what it is about.
 SAYS: dict[str, tuple[list[str], list[str], str]] = {
+    "accelerate_digits": (["accelerate"], [], r"^test error \d\.\d % after \d+ updates, identical"),
+    "lightning_digits": (["lightning"], [], r"^test error \d\.\d % after \d+ steps, identical"),
     "trackers": (["tensorboard"], [], r"^mean loss \d\.\d+ -> 0\.\d+ in \d+ rows; by importance"),
 }
 

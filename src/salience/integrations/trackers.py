@@ -58,9 +58,9 @@ def log_wandb(
 ) -> None:
     """``metrics()`` as scalars, scores and weights as histograms, of a run of ``wandb.init()``.
 
-    They are plotted over ``importance/step``. The run has one counter, which every ``run.log`` of the
-    user's own advances, and wandb drops what is logged for an earlier step: then they join the row
-    that the user writes next.
+    They are plotted over ``importance/step``. The run has one counter, which every ``run.log`` of
+    the user's own advances, and wandb drops what is logged for an earlier step: then they join the
+    row that the user writes next.
     """
     if _due(step, every):
         with extra("wandb", "trackers"):
