@@ -65,7 +65,8 @@ def importance(model: Any, loader: ImportanceLoader) -> None:
     training = _Training(model, loader)
     model.fit, model.compute_loss = training.fit, training.compute_loss
     model.compute_metrics = training.compute_metrics
-    model.salience = _Saved(training)
+    # Keras loads attributes in the order of their names: this one before "optimizer".
+    model.importance_sampler = _Saved(training)
 
 
 @final
@@ -193,6 +194,12 @@ class _Training:
         state = self.loader.state_dict()
         epoch = None if self.shift is None else self.shift + state["loader"]["epoch"]
         return {"loader": state, "epoch": epoch}
+
+    def build_optimizer(self) -> None:
+        """Else keras would leave it as it is, with a warning, and momenta would be lost."""
+        optimizer = self.model.optimizer
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         try:
@@ -369,5 +376,6 @@ class _Saved(KerasSaveable):
 
     def load_own_variables(self, store: Any) -> None:
         if "state" in store.keys():  # noqa: SIM118
+            self._training.build_optimizer()
             buffer = io.BytesIO(store["state"].tobytes())
             self._training.load_state_dict(torch.load(buffer, weights_only=True))
