@@ -334,7 +334,10 @@ def _loader_in(x: Any) -> ImportanceLoader | None:
 
 
 def _has_length(loader: ImportanceLoader) -> bool:
-    return loader._steps is not None or hasattr(loader._source, "__len__")
+    try:
+        return len(loader) >= 0
+    except TypeError:  # a stream
+        return False
 
 
 class _Follow(keras.callbacks.Callback):
