@@ -49,9 +49,7 @@ def plain(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Trace:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [*keras_parts.KINDS])
-def test_the_same_as_a_plain_loop(
-    kind: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_as_a_plain_loop(kind: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(monkeypatch, num_workers=workers)
     matters(expected)
     trace = fit(monkeypatch, kind, loader=make_loader(num_workers=workers))
@@ -63,9 +61,7 @@ def test_the_same_as_a_plain_loop(
 def test_loaders_without_slots_of_their_own(score: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(monkeypatch, score=score)
     matters(expected)
-    assert_same(
-        fit(monkeypatch, loader=make_loader(score=score, slots=False)), expected, 1e-5
-    )
+    assert_same(fit(monkeypatch, loader=make_loader(score=score, slots=False)), expected, 1e-5)
     model, loader = make_model(), make_loader(score=score)
     importance(model, loader)
     trace = watch(monkeypatch)
@@ -243,7 +239,10 @@ def two_outputs(names: bool, loss_weights: bool = True) -> Any:
     x = first = keras.Input((FEATURES,))
     for layer in keras_parts.layers()[:2]:
         x = layer(x)
-    outputs = {"kind": keras.layers.Dense(3, name="kind"), "size": keras.layers.Dense(2, name="size")}
+    outputs = {
+        "kind": keras.layers.Dense(3, name="kind"),
+        "size": keras.layers.Dense(2, name="size"),
+    }
     made = {name: layer(x) for name, layer in outputs.items()}
     model = keras.Model(first, made if names else list(made.values()))
     for i, variable in enumerate(model.trainable_variables):
@@ -374,7 +373,7 @@ def test_evaluation_in_between_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     data = DataLoader(Examples(15), batch_size=4)
 
     class Evaluate(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch: int, **_: Any) -> None:
             if batch == 2:
                 self.model.evaluate(data, verbose=0)
                 self.model.predict(Examples().x.numpy(), verbose=0)
@@ -394,7 +393,7 @@ def test_building_changes_neither_step_nor_random_numbers(
     seen = []
 
     class Begin(keras.callbacks.Callback):
-        def on_train_begin(self, logs: Any = None) -> None:
+        def on_train_begin(self, **_: Any) -> None:
             seen.append((loader._sampler.step, loader.epoch, loader._done))
 
     model, loader = make_model(metrics=["accuracy"]), make_loader(num_workers=workers)
@@ -452,7 +451,7 @@ def test_called_again_with_another_loader(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_fit_that_is_stopped_begins_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch: int, **_: Any) -> None:
             self.model.stop_training = batch == 2
 
     model, loader = make_model(), make_loader(score="uniform")
@@ -576,11 +575,11 @@ def test_a_train_step_that_weighs_nothing_is_refused() -> None:
     model, loader = Own(keras_parts.layers()), make_loader()
     model.compile(loss=LOSS, optimizer="sgd")
     importance(model, loader)
-    with pytest.raises(UsageError, match="never called self.compute_loss"):
+    with pytest.raises(UsageError, match=r"never called self\.compute_loss"):
         model.fit(loader, verbose=0)
 
 
 def test_other_backends_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(UsageError, match="keras runs on jax: set .* KERAS_BACKEND=torch"):
+    with pytest.raises(UsageError, match=r"keras runs on jax: set .* KERAS_BACKEND=torch"):
         importance(make_model(), make_loader())

@@ -32,13 +32,9 @@ class Kill(keras.callbacks.Callback):
         super().__init__()
         self.left = step
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self.left -= 1
         if self.left == 0:
-            raise KillError
-
-    def on_train_end(self, logs: Any = None) -> None:
-        if self.left >= 0:
             raise KillError
 
 
@@ -49,7 +45,7 @@ class Saves(keras.callbacks.Callback):
         super().__init__()
         self.directory, self.ending, self.step = directory, ending, 0
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self.step += 1
         self.path(self.step).parent.mkdir(exist_ok=True)
         if self.ending == ".keras":
@@ -63,9 +59,7 @@ class Saves(keras.callbacks.Callback):
 
 def make(accumulate: int | None = None) -> Any:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.9)
-    optimizer = keras.optimizers.SGD(
-        schedule, momentum=0.9, gradient_accumulation_steps=accumulate
-    )
+    optimizer = keras.optimizers.SGD(schedule, momentum=0.9, gradient_accumulation_steps=accumulate)
     return make_model(optimizer=optimizer, metrics=["accuracy"])
 
 
@@ -109,13 +103,11 @@ def test_backup_once_per_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     expected, updates = whole(monkeypatch)
     for step in (3, STEPS, STEPS + 1, 2 * STEPS, ALL - 1):
         path = tmp_path / str(step)
+        backup = keras.callbacks.BackupAndRestore(path)
         with pytest.raises(KillError):
-            backup = keras.callbacks.BackupAndRestore(path)
             fit(monkeypatch, model=make(), callbacks=[backup, Kill(step)])
         model = make()
-        trace = fit(
-            monkeypatch, model=model, callbacks=[keras.callbacks.BackupAndRestore(path)]
-        )
+        trace = fit(monkeypatch, model=model, callbacks=[keras.callbacks.BackupAndRestore(path)])
         saved = (step - 1) // STEPS * STEPS  # killed before the end of this epoch
         assert_same(trace, rest_of(expected, saved))
         assert batches_of(model) == updates
@@ -128,8 +120,8 @@ def test_a_kill_between_the_two_files_of_backup_and_restore(
     """The weights come first; the number of the epoch is written after them."""
     expected, updates = whole(monkeypatch)
     step = STEPS + 1
+    backup = keras.callbacks.BackupAndRestore(tmp_path, save_freq=1)
     with pytest.raises(KillError):
-        backup = keras.callbacks.BackupAndRestore(tmp_path, save_freq=1)
         fit(monkeypatch, model=make(), callbacks=[backup, Kill(step)])
     file = tmp_path / "training_metadata.json"
     assert json.loads(file.read_text())["epoch"] == 1
@@ -196,8 +188,8 @@ def test_resume_in_the_second_fit(
     model, loader = first()
     expected = fit(monkeypatch, model=model, loader=loader, epochs=2)
     model, loader = first()
+    backup = keras.callbacks.BackupAndRestore(tmp_path, save_freq=1)
     with pytest.raises(KillError):
-        backup = keras.callbacks.BackupAndRestore(tmp_path, save_freq=1)
         fit(monkeypatch, model=model, loader=loader, epochs=2, callbacks=[backup, Kill(8)])
     assert loader.epoch == 2
     model = make()
@@ -274,4 +266,6 @@ def test_a_sampler_of_another_dataset_is_refused(tmp_path: Path) -> None:
     plain.load_weights(path)
     importance(plain, make_loader())
     with pytest.raises(StateError):
-        plain.importance_sampler._training.load_state_dict(model.importance_sampler._training.state_dict())
+        plain.importance_sampler._training.load_state_dict(
+            model.importance_sampler._training.state_dict()
+        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from torch.utils.data import Subset
 
 from salience.batches.labels import find_labels
 from salience.errors import ArgumentError, StateError
@@ -17,7 +18,7 @@ from salience.scores import NEED_MODEL
 
 with extra("skorch"):
     from skorch.dataset import unpack_data
-    from skorch.utils import data_from_dataset, to_numpy
+    from skorch.utils import to_numpy
 
 if TYPE_CHECKING:
     from skorch import NeuralNet
@@ -170,10 +171,14 @@ class _Importance:
             options.setdefault("loss", self._losses)
         return options
 
-    def _losses(self, _: nn.Module, batch: Any) -> Tensor:
-        """For scores that need the model: the losses of the net's own module and criterion."""
-        x, y = unpack_data(batch)
-        losses: Tensor = self._net.per_example(self._net.infer(x), y, x)
+    def _losses(self, model: nn.Module, batch: Any) -> Tensor:
+        """For scores that need the model: the losses of the net's own criterion."""
+        net, (x, y) = self._net, unpack_data(batch)
+        own, net.module_ = net.module_, model  # some scores watch it
+        try:
+            losses: Tensor = net.per_example(net.infer(x), y, x)
+        finally:
+            net.module_ = own
         return losses
 
     def _parameters(self) -> list[Tensor]:
@@ -218,25 +223,26 @@ class _Carried:
 
 
 def _targets(dataset: Any) -> Any:
-    """All targets, without loading an example; None where they are not known."""
-    try:
-        return data_from_dataset(dataset)[1]
-    except (AttributeError, TypeError, IndexError):
-        return None
+    """All targets as an array, without loading an example; None where they are not known."""
+    if isinstance(dataset, Subset):
+        whole = _targets(dataset.dataset)
+        return None if whole is None else whole[list(dataset.indices)]
+    targets = getattr(dataset, "y", None)
+    if targets is None:
+        targets = find_labels(dataset)
+    with suppress(TypeError, ValueError):  # neither an array nor anything like one
+        return np.ascontiguousarray(to_numpy(targets))
+    return None
 
 
 def _labels(dataset: Any) -> Tensor | None:
     """The class of each example, for scores that use it."""
-    found, targets = find_labels(dataset), _targets(dataset)
-    return found if found is not None or targets is None else find_labels(_Carried(targets))
+    targets = _targets(dataset)
+    return None if targets is None else find_labels(_Carried(targets))
 
 
 def _checksum(dataset: Any) -> int | None:
     targets = _targets(dataset)
-    if targets is None:
-        targets = find_labels(dataset)
-    try:
-        values = np.ascontiguousarray(to_numpy(targets))
-    except (TypeError, ValueError):
+    if targets is None or targets.dtype.kind not in "biufSU":
         return None
-    return zlib.crc32(values.tobytes()) if values.dtype.kind in "biufSU" else None
+    return zlib.crc32(targets.tobytes())
