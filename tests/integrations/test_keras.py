@@ -373,7 +373,7 @@ def test_evaluation_in_between_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     data = DataLoader(Examples(15), batch_size=4)
 
     class Evaluate(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, **_: Any) -> None:
+        def on_train_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
             if batch == 2:
                 self.model.evaluate(data, verbose=0)
                 self.model.predict(Examples().x.numpy(), verbose=0)
@@ -393,7 +393,7 @@ def test_building_changes_neither_step_nor_random_numbers(
     seen = []
 
     class Begin(keras.callbacks.Callback):
-        def on_train_begin(self, **_: Any) -> None:
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
             seen.append((loader._sampler.step, loader.epoch, loader._done))
 
     model, loader = make_model(metrics=["accuracy"]), make_loader(num_workers=workers)
@@ -451,7 +451,7 @@ def test_called_again_with_another_loader(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_fit_that_is_stopped_begins_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, **_: Any) -> None:
+        def on_train_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
             self.model.stop_training = batch == 2
 
     model, loader = make_model(), make_loader(score="uniform")
@@ -501,9 +501,7 @@ def test_bf16_compiled_scheduled_with_workers(monkeypatch: pytest.MonkeyPatch) -
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         schedule = keras.optimizers.schedules.CosineDecay(0.1, EPOCHS * STEPS)
-        model = make_model(
-            optimizer=keras.optimizers.SGD(schedule), metrics=["accuracy"], jit_compile=True
-        )
+        model = make_model(optimizer=keras.optimizers.SGD(schedule), jit_compile=True)
         assert model.jit_compile
         trace = fit(monkeypatch, model=model, loader=make_loader(num_workers=2))
     finally:
