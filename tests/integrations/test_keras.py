@@ -2,6 +2,10 @@
 
 import keras_parts  # isort: skip (chooses the backend)
 
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from operator import mul
 from typing import Any
@@ -437,6 +441,20 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_examples(
     assert model.history.history["loss"] == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_fit_of_the_users_own_and_positional_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(keras_parts.Subclassed):
+        def fit(self, *args: Any, **options: Any) -> Any:
+            return super().fit(*args, **options)
+
+    expected = fit(monkeypatch, "subclassed")
+    model, loader = keras_parts.start(Own()), make_loader()
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=LOSS)
+    importance(model, loader)
+    trace = watch(monkeypatch)
+    model.fit(loader, None, None, EPOCHS, 0)
+    assert_same(finish(trace, model), expected)
+
+
 def test_called_again_with_another_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = fit(monkeypatch)
     model, first, second = make_model(), make_loader(seed=9), make_loader()
@@ -575,6 +593,20 @@ def test_a_train_step_that_weighs_nothing_is_refused() -> None:
     importance(model, loader)
     with pytest.raises(UsageError, match=r"never called self\.compute_loss"):
         model.fit(loader, verbose=0)
+
+
+def test_a_backend_that_is_not_installed_names_the_remedy() -> None:
+    if importlib.util.find_spec("tensorflow") is not None:
+        pytest.skip("tensorflow is installed")
+    run = subprocess.run(
+        [sys.executable, "-c", "import salience.integrations.keras"],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "keras looks for tensorflow: set the environment variable KERAS_BACKEND" in run.stderr
 
 
 def test_other_backends_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ except ModuleNotFoundError as error:
 __all__ = ["importance"]
 
 SLOTS, WEIGHTS = "salience_slot", "weights"  # what travels as keras' sample_weight
+PARAMETERS = [*inspect.signature(keras.Model.fit).parameters][1:]  # without self
 MEANS = ("sum_over_batch_size", "mean", "none", None)
 
 
@@ -84,7 +85,7 @@ class _Training:
         self.epoch = 0  # as keras counts
         self.shift: int | None = None  # by which the loader counts differently
         self.resume_at: int | None = None  # epoch of the state that was loaded during fit
-        self.weighed = 0  # batches since the epoch began
+        self.handed = self.weighed = 0  # batches of this epoch
 
     # ----------------------------------------------------------------- in place of keras' methods
 
@@ -98,7 +99,7 @@ class _Training:
                 "fit got another ImportanceLoader than importance(model, loader): "
                 "call importance again, with the loader to train on"
             )
-        asked = inspect.signature(self._fit).bind(x, *args, **options).arguments
+        asked = {**dict(zip(PARAMETERS, (x, *args), strict=False)), **options}
         if asked.get("steps_per_epoch") is not None and _has_length(self.loader):
             raise ArgumentError(
                 f"steps_per_epoch={asked['steps_per_epoch']} cannot be given to fit: "
@@ -295,6 +296,7 @@ class _Batches(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         training, loader, number = self._training, self._training.loader, 0
         for number, batch in enumerate(loader, 1):
+            training.handed += 1
             if number == 1:
                 training.shift = training.epoch - loader.epoch
             yield _as_keras(batch, loader)
@@ -352,10 +354,11 @@ class _Follow(keras.callbacks.Callback):
             self.model._initial_epoch = self._training.resume_at
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        self._training.epoch, self._training.weighed = epoch, 0
+        self._training.epoch = epoch
+        self._training.handed = self._training.weighed = 0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        if not self._training.weighed:
+        if self._training.handed and not self._training.weighed:
             raise UsageError(
                 f"train_step of {type(self.model).__name__} never called self.compute_loss(x, y, "
                 f"y_pred, sample_weight): call it once per batch, so that losses are weighed"
