@@ -264,6 +264,9 @@ def test_classes_are_found_in_the_targets() -> None:
     assert _labels(Dataset(X, X[:, 1])) is None
     assert _labels(Dataset(X)) is None
     assert _labels(range(3)) is None
+    odd = Dataset(X, Y)
+    odd.y = Y[:5]
+    assert _labels(odd) is None
 
 
 def test_only_fits_draw(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -613,6 +616,8 @@ def test_a_net_that_was_not_trained_saves_and_loads(tmp_path: Path) -> None:
     make().initialize().save_params(**files)
     net = make().initialize()
     net.load_params(**files)
+    assert net.partial_fit(X, Y).importance_.epoch == EPOCHS
+    net.load_params(**files)  # of one that was trained as well
     assert net.partial_fit(X, Y).importance_.epoch == EPOCHS
 
 

@@ -182,7 +182,8 @@ class _Importance:
         return losses
 
     def _parameters(self) -> list[Tensor]:
-        return list(self._net.module_.parameters())
+        modules = [getattr(self._net, f"{name}_") for name in self._net._modules]
+        return [parameter for module in modules for parameter in module.parameters()]
 
     @property
     def epoch(self) -> int:
@@ -203,8 +204,11 @@ class _Importance:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Kept until the next fit, when all other files are loaded too."""
-        on_host = tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, state)
-        self._saved, self._strict = on_host or None, True
+        if not state:  # of a net that was not trained
+            self.loader = self._saved = None
+            return
+        self._saved = tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, state)
+        self._strict = True
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles hold no examples."""
@@ -238,7 +242,9 @@ def _targets(dataset: Any) -> Any:
 def _labels(dataset: Any) -> Tensor | None:
     """The class of each example, for scores that use it."""
     targets = _targets(dataset)
-    return None if targets is None else find_labels(_Carried(targets))
+    if targets is None or len(targets) != len(dataset):
+        return None
+    return find_labels(_Carried(targets))
 
 
 def _checksum(dataset: Any) -> int | None:
