@@ -83,6 +83,22 @@ def test_mutants_are_caught(
     assert_caught(mutant, lambda: fit(monkeypatch), again, monkeypatch)
 
 
+def test_losses_one_step_late_as_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, net, loader = watch(monkeypatch), Watched(), make_loader()
+    loader.deferred = True
+    plain_loop(loader, net, sgd(net))
+    expected = trace.finish(net)
+    matters(expected)
+    late = make_loader()
+    late.deferred = True
+    assert_same(fit(monkeypatch, loader=late), expected, 1e-5)
+    assert expected.ids != fit(monkeypatch).ids
+    several = make_loader(TwoTargets(True))
+    several.deferred = True
+    trace = fit(monkeypatch, model=two_outputs(True), loader=several)
+    assert len(trace.ids) == several._sampler.step == EPOCHS * STEPS
+
+
 def test_accumulation_with_a_remainder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keras averages four batches, across epochs: 18 batches are four updates, and two wait."""
     trace, net, loader = watch(monkeypatch), Watched(), make_loader()
