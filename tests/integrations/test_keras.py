@@ -483,6 +483,26 @@ def test_called_again_with_another_loader(monkeypatch: pytest.MonkeyPatch) -> No
         model.fit(first, verbose=0)
 
 
+def test_compiled_again_with_another_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loader = make_model(), make_loader()
+    importance(model, loader)
+    model.fit(loader, verbose=0)
+    model.compile(optimizer="sgd", loss=lambda y, p: 3 * LOSS.call(y, p))
+    twin = start_from(model)
+    trace = watch(monkeypatch)
+    model.fit(loader, verbose=0)
+    ids = watched(model)[STEPS]
+    out = twin(Examples().x[ids])
+    expected = 3 * F.cross_entropy(out, Examples().y[ids], reduction="none")
+    assert trace.losses[0] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def start_from(model: Any) -> Any:
+    twin = keras_parts.sequential()
+    twin.set_weights(model.get_weights())
+    return twin
+
+
 def test_a_fit_that_is_stopped_begins_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
