@@ -239,6 +239,22 @@ def test_a_resumed_loader_that_is_left_begins_a_new_epoch() -> None:
     assert sorted(i for indices, _ in follow(twin) for i in indices) == list(range(N))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [0, 3, STEPS])
+def test_peeking_after_a_resume_changes_nothing(done: int, workers: int) -> None:
+    """As keras does when it builds a model whose weights were loaded."""
+    loader, twin = make(num_workers=workers), make(num_workers=workers)
+    batches = iter(loader)
+    follow(loader, islice(batches, done))
+    twin.load_state_dict(loader.state_dict())
+    for _ in range(2):
+        next(iter(twin))
+    rest = follow(loader, batches)
+    assert follow(twin) == (rest or follow(loader))
+    assert follow(twin) == follow(loader)
+    assert twin.epoch == loader.epoch
+
+
 # ------------------------------------------------------------------------------------- copies
 
 COPIES: list[Callable[[Any], Any]] = [

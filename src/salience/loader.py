@@ -187,7 +187,8 @@ class ImportanceLoader:
         self._world: int | None = None
         self._handed = 0  # batches handed out in this epoch
         self._asked = 0  # and asked for
-        self._resumed = self._exhausted = False
+        self._begun = 0  # done before this iteration, or before the state that was loaded
+        self._exhausted = False
         # What was asked for: draws, or the candidates of a pool that is still to be chosen from.
         self._again: deque[Draw | Tensor] = deque()
         self._ahead: deque[Draw | Tensor] = deque()
@@ -253,17 +254,17 @@ class ImportanceLoader:
         self._end_if_weighed()
 
     def _begin_epoch(self) -> None:
-        """Begin an epoch, or go on with one that was resumed, or that nothing was done in yet."""
+        """Begin an epoch, or go on with one that nothing was done in since it began or resumed."""
         self._notice_ranks()
-        if (self._done or self._exhausted) and not self._resumed:
+        if self._done > self._begun or self._exhausted:
             self._leave_epoch()
         self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
         if not (self._again or self._done):  # else losses on their way are learned when they were
             self._feedback.flush()
             if self._epochs_are_passes:
                 self._sampler.new_epoch()
-        self._handed = self._asked = self._done
-        self._resumed = self._exhausted = False
+        self._handed = self._asked = self._begun = self._done
+        self._exhausted = False
         self._feedback.forget()
         self._ahead = deque()
 
@@ -284,7 +285,7 @@ class ImportanceLoader:
         self._sampler.forget()
         self._ahead.clear()
         self.epoch += 1
-        self._handed = 0
+        self._handed = self._begun = 0
         self._exhausted = False
 
     def _leave_epoch(self) -> None:
@@ -449,7 +450,8 @@ class ImportanceLoader:
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: the copy goes on where this one is."""
         self._feedback.settle()
-        return {**self.__dict__, "_resumed": not self._finished, "_iteration": None}
+        begun = self._begun if self._finished else self._done
+        return {**self.__dict__, "_begun": begun, "_iteration": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, also in the middle of an epoch.
@@ -489,7 +491,8 @@ class ImportanceLoader:
         self._sampler.load_state_dict(state)
         self._feedback.load(late)
         self._ahead, self._again = deque(pools), deque()
-        self.epoch, self._handed, self._resumed, self._exhausted = epoch, done, True, False
+        self.epoch, self._exhausted = epoch, False
+        self._handed = self._begun = done
         self._iteration = None
 
 
