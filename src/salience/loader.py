@@ -450,8 +450,10 @@ class ImportanceLoader:
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: the copy goes on where this one is."""
         self._feedback.settle()
-        begun = self._begun if self._finished else self._done
-        return {**self.__dict__, "_begun": begun, "_iteration": None}
+        if self._finished:
+            return {**self.__dict__, "_iteration": None}
+        goes_on = {"_begun": self._done, "_exhausted": False, "_iteration": None}
+        return {**self.__dict__, **goes_on}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, also in the middle of an epoch.
