@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import BATCH, EPOCHS, N, Examples, Replay, Trace, Watched, sgd
+from harness import BATCH, EPOCHS, Examples, N, Replay, Trace, Watched, sgd
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
@@ -123,10 +123,18 @@ class Noted:
         super().__init__(config)
         self.seen: list[list[int]] = []
 
-    def forward(self, input_ids: Tensor, **inputs: Any) -> Any:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
         if self.training:  # type: ignore[attr-defined]
             self.note(input_ids)
-        return super().forward(input_ids, **inputs)  # type: ignore[misc]
+        return super().forward(  # type: ignore[misc]
+            input_ids, attention_mask=attention_mask, labels=labels, **kwargs
+        )
 
     @torch.compiler.disable
     def note(self, input_ids: Tensor) -> None:
@@ -143,6 +151,11 @@ class Llama(Noted, LlamaForCausalLM):
 
 class Gpt2Classifier(Noted, GPT2ForSequenceClassification):
     pass
+
+
+# Trainer and the models themselves go by these names.
+Gpt2.__name__, Llama.__name__ = "GPT2LMHeadModel", "LlamaForCausalLM"
+Gpt2Classifier.__name__ = "GPT2ForSequenceClassification"
 
 
 def gpt2_config(**options: Any) -> GPT2Config:

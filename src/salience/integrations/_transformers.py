@@ -16,7 +16,7 @@ from transformers.loss.loss_utils import (
 )
 
 from salience.draw import Draw
-from salience.errors import ArgumentError, LossError, StateError
+from salience.errors import ArgumentError, LossError, StateError, UsageError
 from salience.loader import ImportanceLoader
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "MeanTokens",
     "checked",
     "classification_losses",
+    "labels_of",
     "normalisation",
     "number",
     "read_state",
@@ -45,6 +46,17 @@ ACCEPTED = tuple(
 
 
 # ---------------------------------------------------------------------------- losses per example
+
+
+def labels_of(batch: Mapping[str, Any]) -> Tensor:
+    """What a batch is trained for."""
+    if (labels := batch.get("labels")) is None:
+        raise UsageError(
+            f"a training batch has no 'labels', only {', '.join(batch)}: name its targets "
+            f"'labels' in the dataset or in the data collator"
+        )
+    found: Tensor = labels
+    return found
 
 
 def classification_losses(logits: Tensor, labels: Tensor, config: Any, smoothing: float) -> Tensor:
@@ -114,13 +126,14 @@ class MeanTokens:
         else:
             now = _sums(draws, counts)
             self._sums = (before[0] + now[0], before[1] + now[1])
-        return torch.as_tensor(sum(each)).clamp(min=1)
+        return torch.as_tensor(sum(each), dtype=torch.float64).clamp(min=1)
 
     def state_dict(self) -> list[float]:
         return [float(each) for each in self._sums or ()]
 
     def load_state_dict(self, state: list[float]) -> None:
-        self._sums = (state[0], state[1]) if state else None
+        tokens, examples = torch.tensor(state or [0, 0], dtype=torch.float64, device="cpu")
+        self._sums = (tokens, examples) if state else None
 
 
 def _sums(draws: list[Draw], counts: list[Tensor]) -> tuple[Any, Any]:

@@ -33,6 +33,7 @@ with extra("transformers"):
         MeanTokens,
         checked,
         classification_losses,
+        labels_of,
         normalisation,
         number,
         read_state,
@@ -120,11 +121,8 @@ class ImportanceMixin(Base):
 
     def _losses(self, model: Any, batch: Any) -> tuple[Tensor, Any]:
         inputs = {key: batch[key] for key in batch if key not in (KEY, DIVISOR)}
-        if (labels := inputs.pop("labels", None)) is None:
-            raise UsageError(
-                f"a training batch has no 'labels', only {', '.join(inputs)}: name its targets "
-                f"'labels' in the dataset or in the data collator"
-            )
+        labels = labels_of(inputs)
+        del inputs["labels"]
         outputs = model(**inputs)
         if isinstance(outputs, dict) and outputs.get("aux_loss") is not None:
             raise UsageError(
@@ -213,7 +211,8 @@ class ImportanceMixin(Base):
 
     def _count_tokens(self, batch: Any) -> Tensor:
         """Per example, as Trainer counts them."""
-        labels = batch["labels"][..., 1:] if self._loss_shifts_labels else batch["labels"]
+        labels = labels_of(batch)
+        labels = labels[..., 1:] if self._loss_shifts_labels else labels
         counts: Tensor = labels.ne(IGNORED).flatten(1).sum(1)
         return counts
 
