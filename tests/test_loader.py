@@ -430,3 +430,15 @@ def test_a_compiled_step_has_few_graphs(score: str, dataset: TensorDataset) -> N
             torch.testing.assert_close(found, step(x, y))  # again: weighed, not recorded
     assert loader._sampler.step == 5
     torch._dynamo.reset()
+
+
+def test_the_last_draw_is_that_of_the_batch_last_yielded(dataset: TensorDataset) -> None:
+    loader = ImportanceLoader(dataset, 8, score="history")
+    with pytest.raises(UsageError, match="no batch has been yielded yet"):
+        _ = loader.last_draw
+    for number, (x, y) in enumerate(loader):
+        draw = loader.last_draw
+        assert draw.number == number
+        torch.testing.assert_close(x, dataset.tensors[0][draw.indices])
+        assert draw.weights.tolist() == loader.weights.tolist()
+        loader.mean(x.sum(1).abs() + y)

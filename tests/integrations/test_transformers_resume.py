@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from harness import EPOCHS, STEPS, Trace, assert_same, matters, watch
-from transformers import Trainer, TrainerState
+from transformers import Trainer, TrainerState, ViTConfig, ViTForImageClassification
 from transformers_parts import (
     Classifier,
+    Dicts,
     Sentences,
     StockTrainer,
     Texts,
@@ -167,6 +168,36 @@ def test_the_model_of_another_step_is_refused(saved: Path) -> None:
     shutil.copy(saved / "checkpoint-7/model.safetensors", saved / "checkpoint-8/model.safetensors")
     with pytest.raises(StateError, match="saved with other parameters than the model has now"):
         resumed(saved, 8)
+
+
+def test_a_model_that_trainer_does_not_restore_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ViT is saved under other names than its parameters have, and Trainer looks for the latter."""
+
+    def make(model: Any) -> Any:
+        return trainer(model, tmp_path, Pixels(), **SAVING)
+
+    trace, where = watch(monkeypatch), tmp_path / "checkpoint-8"
+    trained(make(vit()), trace)
+    with pytest.raises(StateError, match=r"make it with from_pretrained\('.*checkpoint-8'\)"):
+        make(vit()).train(str(where))
+    rest, again = watch(monkeypatch), make(ViTForImageClassification.from_pretrained(where))
+    again.train(str(where))
+    assert_same(rest.finish(again.model), after(Trace([], trace.weights, [], trace.parameters), 8))
+
+
+class Pixels(Dicts):
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        x = torch.full((1, 4, 4), i / 10)
+        return {"pixel_values": x, "labels": i % 3}
+
+
+def vit() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "image_size": 4, "patch_size": 2, "num_channels": 1}
+    return ViTForImageClassification(ViTConfig(num_labels=3, **sizes))
 
 
 @pytest.mark.parametrize("killed", ["before", "while", "after"])

@@ -23,6 +23,7 @@ from salience.batches.slots import KEY
 from salience.draw import Draw
 from salience.errors import StateError, UsageError
 from salience.integrations._shared import check_fingerprint, extra, fingerprint
+from salience.scores import NEED_MODEL
 
 with extra("transformers"):
     from transformers import Trainer
@@ -47,7 +48,7 @@ with extra("transformers"):
 __all__ = ["ImportanceMixin", "ImportanceTrainer"]
 
 DIVISOR = "salience_divisor"
-NEED_THE_MODEL = ("loss", "upper_bound", "gnorm")
+
 if TYPE_CHECKING:
     Base: TypeAlias = Trainer
 else:
@@ -158,7 +159,7 @@ class ImportanceMixin(Base):
 
     def _make_loader(self, stock: Any) -> ImportanceLoader:
         args, options = self.args, dict(self._importance)
-        if options.get("score") in NEED_THE_MODEL:
+        if options.get("score") in NEED_MODEL:
             options.update(model=self.model, loss=self._scoring_loss)
         options.setdefault("seed", args.seed if args.data_seed is None else args.data_seed)
         return ImportanceLoader(
@@ -239,7 +240,7 @@ class ImportanceMixin(Base):
 
     def _load_sampler(self, path: Path) -> None:
         saved = read_state(path, self.state.global_step)
-        check_fingerprint(saved["model"], self.model.parameters(), str(path))
+        self._check_model(saved["model"], path)
         assert self.loader is not None
         done = int(saved["sampler"]["loader"]["done"])
         skipped = skipped_batches(self.args, self.state.global_step, len(self.loader))
@@ -252,6 +253,15 @@ class ImportanceMixin(Base):
         self.loader.load_state_dict(saved["sampler"])
         self._batches.placeholders = done
         self._tokens.load_state_dict(saved["tokens"])
+
+    def _check_model(self, saved: Tensor, path: Path) -> None:
+        try:
+            check_fingerprint(saved, self.model.parameters(), str(path))
+        except StateError as error:
+            raise StateError(
+                f"{error}; if Trainer has warned of missing keys, it did not restore the model: "
+                f"make it with from_pretrained({str(path.parent)!r}) and resume"
+            ) from error
 
     # ------------------------------------------------------------------------------------ logging
 
