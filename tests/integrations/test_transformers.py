@@ -241,6 +241,22 @@ def test_each_training_begins_anew(tmp_path: Path) -> None:
     assert made.model.seen[: EPOCHS * STEPS] == made.model.seen[EPOCHS * STEPS :]
 
 
+def test_a_batch_that_does_not_fit_in_memory(tmp_path: Path) -> None:
+    """Trainer begins again with a smaller one, and so does the sampler."""
+    made = trainer(Classifier(), tmp_path, auto_find_batch_size=True)
+    original = made.training_step
+
+    def fails(model: Any, inputs: Any, *args: Any) -> Any:
+        if len(inputs["x"]) > 3:
+            raise RuntimeError("CUDA out of memory.")
+        return original(model, inputs, *args)
+
+    made.training_step = fails
+    made.train()
+    assert made.loader.batch_size == 3
+    assert len(made.model.seen) == EPOCHS * 8
+
+
 def test_metrics_are_logged_with_the_loss(tmp_path: Path) -> None:
     made = trainer(Classifier(), tmp_path, logging_steps=4)
     made.train()
