@@ -14,7 +14,7 @@ from salience.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/integrations/transformers_finetune.py"
-SAYS = r"^real or swapped: \d+\.\d% of (\d+) sentences told right$"
+SAYS = r"^next word: \d+\.\d% of (\d+) told right$"
 PLACES = [os.environ.get("SALIENCE_DATA"), ROOT.parent / "shared/data"]
 
 
@@ -40,11 +40,14 @@ def sentences(done: subprocess.CompletedProcess[str]) -> int:
 
 @pytest.fixture
 def small_text(tmp_path: Path) -> Path:
-    """A text with some order in it: words follow the alphabet."""
+    """Letters with one frequent word behind."""
     chance = random.Random(0)
     (tmp_path / "data/ptb").mkdir(parents=True)
     for part, number in {"train": 80, "valid": 20}.items():
-        lines = [" ".join(sorted(chance.sample("abcdefgh", 6))) for _ in range(number)]
+        words = [
+            [*chance.sample("abcdefgh", 4), chance.choice(["the", "of"])] for _ in range(number)
+        ]
+        lines = [" ".join(each) for each in words]
         (tmp_path / f"data/ptb/ptb.{part}.txt").write_text("".join(f" {line} \n" for line in lines))
     return tmp_path / "data"
 
@@ -89,7 +92,7 @@ def test_it_runs_on_penn_treebank(tmp_path: Path) -> None:
     there = [place for place in PLACES if place and Path(place, "ptb/ptb.train.txt").is_file()]
     if not there:
         pytest.skip("Penn Treebank is not in SALIENCE_DATA, nor in ../shared/data")
-    assert sentences(run(tmp_path, "--data-dir", str(there[0]), "--steps", "10")) == 3281
+    assert sentences(run(tmp_path, "--data-dir", str(there[0]), "--steps", "10")) == 2847
 
 
 def test_it_says_what_it_takes_and_needs(
@@ -106,4 +109,4 @@ def test_it_says_what_it_takes_and_needs(
 
 
 def test_it_is_short() -> None:
-    assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 125
+    assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 120
