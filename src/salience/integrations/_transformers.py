@@ -89,9 +89,8 @@ def token_losses(logits: Tensor, labels: Tensor, smoothing: float, *, mean: bool
             f"{list(labels.shape)}: override per_example_loss(outputs, labels)"
         )
     targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    losses = F.cross_entropy(
-        logits.float().flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing
-    )
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+    losses = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
     sums = losses.view_as(targets).sum(1)
     return sums / targets.ne(IGNORED).sum(1).clamp(min=1) if mean else sums
 
