@@ -409,14 +409,16 @@ class ImportanceLoader:
     @property
     def indices(self) -> Tensor:
         """Dataset positions of the batch last yielded: a copy."""
-        return self._last().indices.clone()
+        return self.last_draw.indices.clone()
 
     @property
     def weights(self) -> Tensor:
         """Weights of the batch last yielded: a copy."""
-        return self._last().weights.clone()
+        return self.last_draw.weights.clone()
 
-    def _last(self) -> Draw:
+    @property
+    def last_draw(self) -> Draw:
+        """The draw of the batch last yielded: not a copy, do not change it."""
         if self._feedback.last is None:
             raise UsageError("no batch has been yielded yet: iterate over the loader first")
         return self._feedback.last
