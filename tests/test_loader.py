@@ -432,12 +432,12 @@ def test_a_compiled_step_has_few_graphs(score: str, dataset: TensorDataset) -> N
     torch._dynamo.reset()
 
 
-<<<<<<< HEAD
 def test_a_view_refuses_to_draw_in_a_worker_process(dataset: TensorDataset) -> None:
     view = ImportanceLoader(dataset, 8).as_dataloader()
     with pytest.raises(UsageError, match=r"worker 0 of 1.*give num_workers to ImportanceLoader"):
         next(iter(DataLoader(view.dataset, batch_size=None, num_workers=1)))
-=======
+
+
 def test_the_last_draw_is_that_of_the_batch_last_yielded(dataset: TensorDataset) -> None:
     loader = ImportanceLoader(dataset, 8, score="history")
     with pytest.raises(UsageError, match="no batch has been yielded yet"):
@@ -448,4 +448,3 @@ def test_the_last_draw_is_that_of_the_batch_last_yielded(dataset: TensorDataset)
         torch.testing.assert_close(x, dataset.tensors[0][draw.indices])
         assert draw.weights.tolist() == loader.weights.tolist()
         loader.mean(x.sum(1).abs() + y)
->>>>>>> transformers

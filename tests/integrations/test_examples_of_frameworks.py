@@ -36,7 +36,6 @@ def test_the_example_says_what_it_promises(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(path), *arguments],
         cwd=tmp_path,
-        env={**os.environ, "KERAS_BACKEND": "torch"},
         capture_output=True,
         text=True,
         timeout=300,
