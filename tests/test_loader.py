@@ -447,4 +447,6 @@ def test_the_last_draw_is_that_of_the_batch_last_yielded(dataset: TensorDataset)
         assert draw.number == number
         torch.testing.assert_close(x, dataset.tensors[0][draw.indices])
         assert draw.weights.tolist() == loader.weights.tolist()
+        draw.weights.zero_()
+        assert loader.weights.sum() > 0, "a copy"
         loader.mean(x.sum(1).abs() + y)

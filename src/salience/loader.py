@@ -409,16 +409,19 @@ class ImportanceLoader:
     @property
     def indices(self) -> Tensor:
         """Dataset positions of the batch last yielded: a copy."""
-        return self.last_draw.indices.clone()
+        return self._last().indices.clone()
 
     @property
     def weights(self) -> Tensor:
         """Weights of the batch last yielded: a copy."""
-        return self.last_draw.weights.clone()
+        return self._last().weights.clone()
 
     @property
     def last_draw(self) -> Draw:
-        """The draw of the batch last yielded: not a copy, do not change it."""
+        """The draw of the batch last yielded: a copy."""
+        return self._last().map(torch.clone)
+
+    def _last(self) -> Draw:
         if self._feedback.last is None:
             raise UsageError("no batch has been yielded yet: iterate over the loader first")
         return self._feedback.last

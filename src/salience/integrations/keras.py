@@ -313,7 +313,7 @@ class _SizedBatches(_Batches):
 def _as_keras(batch: Any, loader: ImportanceLoader) -> tuple[Any, Any, dict[str, Any]]:
     if isinstance(batch, list | tuple):
         parts = list(batch)
-        slots = parts.pop() if loader._slots else loader._feedback.slots(loader.last_draw)
+        slots = parts.pop() if loader._slots else loader._feedback.slots(loader._last())
         if len(parts) == 2:
             return (*parts, {SLOTS: slots})
         if len(parts) == 3:
