@@ -28,12 +28,17 @@ class Draw:
     pool: int  # M, the number of candidates
     counts: Tensor | None = None  # [B] how often each row was drawn; None: once
     uniform: bool = False  # every weight is 1 and no index repeats
+    scale: float = 1.0  # by which a mean over these rows is to be multiplied: see distributed
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.indices, self.weights))
 
     def __len__(self) -> int:
         return self.indices.shape[0]
+
+    def step_weights(self) -> Tensor:
+        """The mean of the losses multiplied by these is what to step on: a copy."""
+        return self.weights * self.scale
 
     def inverse(self) -> Tensor:
         """1 / (M p_i): a mean over the rows multiplied by these is unbiased for the pool's mean.

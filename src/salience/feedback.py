@@ -197,11 +197,13 @@ class Feedback:
             draw = self._only_one()
             losses = per_example(losses, len(draw))
             weights = None if draw.uniform else draw.weights
+            if weights is not None and divisor is None and draw.scale != 1:
+                weights = draw.step_weights()
             if draw.number in self.waiting:
                 self._record(draw, losses.detach())
         else:
             losses = per_example(losses, len(slots))
-            weights = self._record_slots(slots, losses.detach())
+            weights = self._record_slots(slots, losses.detach(), scaled=divisor is None)
         return weighted_mean(losses, weights, divisor, skip_bad=self._skip_bad)
 
     def _only_one(self) -> Draw:
@@ -263,7 +265,7 @@ class Feedback:
         first = draw.number * self._batch_size
         return torch.arange(first, first + len(draw), device="cpu")
 
-    def _record_slots(self, slots: Tensor, losses: Tensor) -> Tensor:
+    def _record_slots(self, slots: Tensor, losses: Tensor, *, scaled: bool) -> Tensor:
         """The weights of ``slots``; their losses are kept until their draw is complete."""
         if slots.is_floating_point() or slots.shape != losses.shape:
             raise UsageError(
@@ -275,20 +277,21 @@ class Feedback:
             self.flush()
         if not (self.waiting or self._weighed):
             raise UsageError("mean() needs a batch: iterate over the loader first")
-        weights = self._weights(slots)
+        weights = self._weights(slots, scaled)
         if late:
             self._travelling = Transfer(self.waiting, slots, losses)
         else:
             self._arrive(slots, losses.to(torch.float32), self.waiting, self._learn)
         return weights
 
-    def _weights(self, slots: Tensor) -> Tensor:
+    def _weights(self, slots: Tensor, scaled: bool) -> Tensor:
         """Looked up where the slots are, without reading them; 0 for slots that are not known."""
         known = {**self._weighed, **self.waiting}
         numbers = sorted(known)
         table = torch.zeros(len(numbers), self._batch_size, device=known[numbers[0]].weights.device)
         for row, number in enumerate(numbers):
-            table[row, : len(known[number])] = known[number].weights
+            draw = known[number]
+            table[row, : len(draw)] = draw.step_weights() if scaled else draw.weights
         table = table.to(slots.device, non_blocking=True)
         at = torch.tensor(numbers, device="cpu").to(slots.device, non_blocking=True)
         wanted, position = slots // self._batch_size, slots % self._batch_size

@@ -17,7 +17,6 @@ from salience.batches.labels import find_labels
 from salience.batches.nested import Layout
 from salience.batches.rows import Rows, collate, one_example
 from salience.batches.slots import attach
-from salience.distributed import rank_and_world
 from salience.draw import Draw
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import Feedback, outside_graphs
@@ -115,6 +114,7 @@ class ImportanceLoader:
             seed=seed,
             drop_last=drop_last,
         )
+        self._given_steps = steps_per_epoch
         self._steps = _steps(sampler, steps_per_epoch, drop_last)
         # With steps of its own, an epoch is no pass: shuffled passes then run across epochs.
         self._epochs_are_passes = steps_per_epoch is None
@@ -124,8 +124,10 @@ class ImportanceLoader:
         self._dataset: Any = dataset
         if type(dataset) is TensorDataset and dataloader_options.get("collate_fn") is None:
             dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
-        requests = Requests(self._request, self._steps)
-        inner = DataLoader(dataset, batch_sampler=requests, **dataloader_options)
+        self._requests = Requests(self._request, self._steps)
+        inner = DataLoader(dataset, batch_sampler=self._requests, **dataloader_options)
+        ahead = {"num_workers": inner.num_workers, "prefetch_factor": inner.prefetch_factor}
+        sampler.alike.update({**ahead, "steps_per_epoch": steps_per_epoch, "slots": slots})
         self._layout = Layout(partial(one_example, dataset, inner.collate_fn))
         self._begin(Fetched(inner), sampler, model, slots)
 
@@ -184,7 +186,6 @@ class ImportanceLoader:
         self._model = model if model is not None else getattr(sampler.score, "model", None)
         self._feedback = Feedback(sampler.learn, sampler.batch_size, skip_bad=sampler.skips_bad)
         self.epoch = 0
-        self._world: int | None = None
         self._handed = 0  # batches handed out in this epoch
         self._asked = 0  # and asked for
         self._begun = 0  # done before this iteration, or before the state that was loaded
@@ -203,6 +204,8 @@ class ImportanceLoader:
 
     def __len__(self) -> int:
         if isinstance(self._source, Sized):
+            if not self._sampler.begun:
+                self._join()
             return len(self._source)
         raise TypeError("a stream has no length")
 
@@ -255,7 +258,7 @@ class ImportanceLoader:
 
     def _begin_epoch(self) -> None:
         """Begin an epoch, or go on with one that nothing was done in since it began or resumed."""
-        self._notice_ranks()
+        self._join()
         if self._done > self._begun or self._exhausted:
             self._leave_epoch()
         self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
@@ -268,16 +271,12 @@ class ImportanceLoader:
         self._feedback.forget()
         self._ahead = deque()
 
-    def _notice_ranks(self) -> None:
-        """At the first iteration: process groups are often made after loaders."""
-        if self._world is None:
-            self._world = rank_and_world()[1]
-            if self._world > 1:
-                warnings.warn(
-                    f"each of the {self._world} ranks draws by itself, and with equal seeds they "
-                    f"draw the same examples: give each rank a seed of its own",
-                    stacklevel=4,
-                )
+    def _join(self) -> None:
+        """Process groups are often made after loaders: an epoch is one of all ranks together."""
+        self._sampler.join()
+        if self._steps is not None:
+            self._steps = _steps(self._sampler, self._given_steps, self._drop_last)
+            self._requests.steps = self._steps
 
     def _end_epoch(self) -> None:
         """What was not weighed by now never will be."""
@@ -333,12 +332,18 @@ class ImportanceLoader:
         request = self._again.popleft() if self._again else self._new_request()
         self._ahead.append(request)
         self._asked += 1
-        indices = request.indices if isinstance(request, Draw) else request
+        indices = self._own(request)
         if not self._workers:
             return indices.tolist()
         seeded = Seeded(indices.tolist())
         seeded.seed = _mixed(self._seed, self.epoch, self._asked)
         return seeded
+
+    def _own(self, request: Draw | Tensor) -> Tensor:
+        """The positions that this rank fetches."""
+        if isinstance(request, Draw):
+            return self._sampler.own(request).indices
+        return self._sampler.ranks.own(request)
 
     def _new_request(self) -> Draw | Tensor:
         return self._sampler.next_draw() if self._by_index else self._sampler.candidates()
@@ -355,12 +360,13 @@ class ImportanceLoader:
     def _hand_out(self, batch: Any) -> Any:
         request = self._ahead.popleft() if self._steps is not None else None
         if isinstance(request, Draw):
-            draw = request
+            draw = self._sampler.own(request)
             if not self._by_index:  # chosen before a resume: it comes where it came before
                 batch = to_model(self._model, batch)
         else:
             self._sampler.deferred = bool(self.deferred)
-            draw, batch = choose_batch(self._sampler, self._model, self._layout, request, batch)
+            mine = None if request is None else self._own(request)
+            draw, batch = choose_batch(self._sampler, self._model, self._layout, mine, batch)
         self._feedback.hand_out(draw)
         self._handed += 1
         return attach(batch, self._feedback.slots(draw)) if self._slots else batch
@@ -414,7 +420,7 @@ class ImportanceLoader:
     @property
     def weights(self) -> Tensor:
         """Weights of the batch last yielded: a copy."""
-        return self._last().weights.clone()
+        return self._last().step_weights()
 
     @property
     def last_draw(self) -> Draw:
@@ -484,6 +490,7 @@ class ImportanceLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; a state that does not fit changes nothing."""
         self._sampler.check_state(state)
+        self._join()
         if "loader" not in state:
             raise StateError(
                 "this is the state of an ImportanceSampler: load it into one, or save the loader's"
@@ -535,7 +542,8 @@ def _steps(sampler: ImportanceSampler, given: Any, drop_last: bool) -> int:
     """Batches per epoch."""
     if given is None:
         assert sampler.n is not None
-        return sampler.n // sampler.batch_size if drop_last else -(-sampler.n // sampler.batch_size)
+        batch = sampler.batch_size * sampler.ranks.world
+        return sampler.n // batch if drop_last else -(-sampler.n // batch)
     if isinstance(given, bool) or not hasattr(given, "__index__") or given < 1:
         raise ArgumentError(f"steps_per_epoch must be a whole number >= 1; got {given!r}")
     return int(given)

@@ -3,7 +3,7 @@
 import math
 import operator
 import time
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, NamedTuple, final, get_args
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from salience.batches.labels import as_labels
+from salience.distributed import Exchange, Ranks, checksum, current_ranks, rows_of
 from salience.draw import Draw
 from salience.errors import ArgumentError, LossError, StateError, UsageError
 from salience.feedback import Window, bad_losses, per_example, refuse_bad
@@ -28,13 +29,28 @@ BadLoss = Literal["raise", "skip"]
 
 Losses = NDArray[np.float32]
 
-VERSION = 5  # of the saved state
+VERSION = 6  # of the saved state
 # Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
 # a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
 SALT = 5_846_008_549_259_017_313
 LARGE = 16384  # losses that are learned at once, rather than kept
 BACKLOG = 64  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
+
+
+class Means(NamedTuple):
+    """Unbiased estimates of means over the dataset."""
+
+    loss: float
+    smoothed: float  # what smoothing follows: the loss, or the score
+
+
+class Taken(NamedTuple):
+    """A draw whose losses have come back."""
+
+    draw: Draw
+    losses: Losses
+    means: Means | None  # None: those of these losses
 
 
 @final
@@ -74,50 +90,74 @@ class ImportanceSampler:
         n, batch_size, seed = _whole_numbers(n, batch_size, seed)
         _check(n, k, draw, on_bad_loss)
         self.n, self.batch_size, self.k = n, batch_size, float(k)
-        self._size = batch_size if n is None else min(batch_size, n)  # of a draw
         self._on_bad_loss = on_bad_loss
-        self._generator = torch.Generator(device="cpu").manual_seed((seed + SALT) % 2**64)
         by_index = score not in NEED_MODEL if isinstance(score, str) else _by_index(score)
         if n is None and by_index:
             raise ArgumentError(
                 f"score {score!r} needs examples with an index, which a stream does not have: "
                 f"use 'loss', 'upper_bound' or 'gnorm', or give the dataset itself"
             )
-        settings = Settings(
-            n=n,
-            batch_size=batch_size,
-            k=self.k,
-            smoothing=smoothing,
-            scheme=draw,
-            generator=self._generator,
-            pool=None if score == "uniform" else _pool_size(n, batch_size, presample, by_index),
-            labels=None if labels is None or n is None else as_labels(labels, n),
-            model=model,
-            loss=loss,
-            seed=seed,
-            drop_last=drop_last,
-        )
-        self.score_name, preset = make_preset(score, settings)
-        self._score, self._smoothing, self.source = preset
-        self._choice = Choice(self._smoothing, self.k, draw, self._generator)
-        self._settings = {
-            "dataset size": n,
-            "batch_size": batch_size,
-            "score": self.score_name,
-            "k": self.k,
-            "draw": draw,
+        self._given: dict[str, Any] = {
+            "score": score,
+            "smoothing": smoothing,
             "presample": presample,
-            "smoothing": _described(self._smoothing),
+            "scheme": draw,
+            "labels": None if labels is None or n is None else as_labels(labels, n),
+            "model": model,
+            "loss": loss,
+            "seed": seed,
+            "drop_last": drop_last,
+            "by_index": by_index,
         }
-        self.outstanding: dict[int, Draw] = {}  # drawn and not learned
+        self._assemble(self._current_ranks())
+        self.outstanding: dict[int, Draw] = {}  # drawn, of all ranks together, and not learned
         self.deferred = False
+        self.alike: dict[str, Any] = {"seed": seed}  # what else has to be the same on all ranks
+        self._exchange: Exchange | None = None
+        self._connected = False
+        self._sent: dict[int, tuple[Draw, Losses]] = {}  # draws whose losses are being gathered
         self._number = 0
-        self._backlog: list[tuple[Draw, Losses]] = []  # taken and not learned yet
+        self._backlog: list[Taken] = []  # taken and not learned yet
         self._mean_loss = RunningMean()
         self._window = Window()
         self.step = 0
         self.skipped = 0
         self.seconds = 0.0
+
+    def _assemble(self, ranks: Ranks) -> None:
+        """Put the parts together, for the batch of all ranks together."""
+        given, self.ranks = self._given, ranks
+        size = self.batch_size * ranks.world
+        self._size = size if self.n is None else min(size, self.n)  # of a draw
+        self._generator = torch.Generator(device="cpu")
+        self._generator.manual_seed((given["seed"] + SALT) % 2**64)
+        pool = _pool_size(self.n, size, given["presample"], given["by_index"])
+        settings = Settings(
+            n=self.n,
+            batch_size=size,
+            k=self.k,
+            smoothing=given["smoothing"],
+            scheme=given["scheme"],
+            generator=self._generator,
+            pool=None if given["score"] == "uniform" else _divisible(pool, ranks.world),
+            labels=given["labels"],
+            model=given["model"],
+            loss=given["loss"],
+            seed=given["seed"],
+            drop_last=given["drop_last"],
+        )
+        self.score_name, preset = make_preset(given["score"], settings)
+        self._score, self._smoothing, self.source = preset
+        self._choice = Choice(self._smoothing, self.k, given["scheme"], self._generator)
+        self._settings = {
+            "dataset size": self.n,
+            "batch_size": size,
+            "score": self.score_name,
+            "k": self.k,
+            "draw": given["scheme"],
+            "presample": given["presample"],
+            "smoothing": _described(self._smoothing),
+        }
 
     def __repr__(self) -> str:
         size = "a stream" if self.n is None else f"{self.n} examples"
@@ -143,25 +183,75 @@ class ImportanceSampler:
         return self.source is None or self.source.active
 
     @property
+    def begun(self) -> bool:
+        """Whether something was drawn, now or before the state that was loaded."""
+        return self._number > 0
+
+    @property
     def skips_bad(self) -> bool:
         """Whether bad losses are left out instead of reported."""
         return self._on_bad_loss == "skip"
 
+    # ------------------------------------------------------------------------------------ ranks
+
+    def _current_ranks(self) -> Ranks:
+        return Ranks() if self.n is None else current_ranks()  # a stream is each rank's own
+
+    def join(self) -> None:
+        """Draw for all ranks of the process group together, if one was made since construction.
+
+        Groups are often made after loaders, so this is settled when the first batch is drawn.
+        """
+        ranks = self._current_ranks()
+        if ranks == self.ranks:
+            return
+        if self.begun:
+            raise UsageError(
+                f"this sampler has drawn for {_counted(self.ranks.world)} and now there are "
+                f"{_counted(ranks.world)}: make the process group before the first batch, or load "
+                f"its state into a new one"
+            )
+        self._assemble(ranks)
+
+    def _connect(self) -> None:
+        """All ranks come here at once, at the first draw of each."""
+        self.join()
+        if self.ranks.world > 1:
+            self._exchange = Exchange(self.ranks, {**self._settings, **self.alike})
+        self._connected = True
+
+    def own(self, draw: Draw) -> Draw:
+        """The rows of a draw that this rank trains on."""
+        return rows_of(draw, self.ranks)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes connections of its own."""
+        self.collect()
+        return {**self.__dict__, "_exchange": None, "_connected": False}
+
     # ------------------------------------------------------------------------------------ draws
 
     def draw(self) -> Draw:
-        """The next batch: indices and weights, both on the host and the caller's to change."""
+        """The next batch: indices and weights, both on the host and the caller's to change.
+
+        With several ranks, the rows of this one.
+        """
         while len(self.outstanding) >= OUTSTANDING:
             del self.outstanding[next(iter(self.outstanding))]
-        return self.next_draw().map(torch.clone)
+        draw = self.own(self.next_draw()).map(torch.clone)
+        draw.weights, draw.scale = draw.step_weights(), 1.0
+        return draw
 
     def next_draw(self) -> Draw:
-        """``draw`` without a copy, for callers that do not change it."""
+        """The next draw of all ranks together, for callers that do not change it."""
         if self.source is None or not self._score.by_index:
             raise UsageError(
                 f"score {self.score_name!r} needs the examples themselves: use ImportanceLoader, "
                 f"or choose(indices, batch) with a pool of them"
             )
+        if not self._connected:
+            self._connect()
+        self.collect()  # every rank at the same draw: errors come on all of them
         if self.source.ready(self._size, self._number):
             draw = self.source.draw(self._size, self._number)
         else:
@@ -174,8 +264,11 @@ class ImportanceSampler:
         return draw
 
     def candidates(self) -> Tensor:
-        """For scores that need the model: the dataset positions of the next pool."""
+        """For scores that need the model: positions of the next pool, of all ranks together."""
         assert isinstance(self.source, Pool)
+        if not self._connected:
+            self._connect()
+        self.collect()
         return self.source.candidates()
 
     def choose(self, indices: Tensor, batch: Any) -> tuple[Tensor, Draw]:
@@ -240,6 +333,11 @@ class ImportanceSampler:
         else:
             indices = _host_indices(draw, self.n)
             found = self._matching(indices) or self._uniform_sample(indices)
+            if found.number < 0 and self.ranks.world > 1:
+                raise UsageError(
+                    "these indices belong to no draw of this rank: with several ranks, pass each "
+                    "draw itself, update(draw, losses)"
+                )
         losses = per_example(losses.detach(), len(found)).to("cpu", torch.float32)
         self.learn(found, losses)
 
@@ -248,12 +346,13 @@ class ImportanceSampler:
             raise UsageError(
                 f"draw {draw.number} does not wait for losses: pass each draw of this sampler once"
             )
-        return self.outstanding[draw.number]
+        return self.own(self.outstanding[draw.number])
 
     def _matching(self, indices: Tensor) -> Draw | None:
         for draw in self.outstanding.values():
-            if torch.equal(draw.indices, indices):
-                return draw
+            own = self.own(draw)
+            if torch.equal(own.indices, indices):
+                return own
         return None
 
     def _uniform_sample(self, indices: Tensor) -> Draw:
@@ -261,23 +360,69 @@ class ImportanceSampler:
         return Draw(-1, indices, ones.float(), ones, ones, 1)
 
     def learn(self, draw: Draw, losses: Tensor) -> None:
-        """Take the losses of ``draw``; everything is on the host, ``losses`` float32 [batch].
+        """Take the losses of this rank's rows of a draw, float32 [batch], all on the host.
 
-        They are checked now and learned before anything depends on them: several steps in a row
-        take a fraction of the time that they take one by one, with a training step in between.
+        With several ranks they are sent to the others and taken when those of all have come.
         """
-        values, good = losses.numpy(), draw
-        # The extremes show every bad loss, for nan is both; reductions would take twice as long.
-        if not (values[values.argmin()] >= 0 and values[values.argmax()] < math.inf):
-            good, values = self._without_bad(draw, values)
+        if self._exchange is None:
+            self._take(draw, losses.numpy())
+        elif self.by_index:
+            whole = self.outstanding.pop(draw.number)
+            check = checksum(whole.indices, whole.weights)
+            rows = np.ascontiguousarray(losses.numpy())
+            self._sent[draw.number] = whole, rows
+            self._exchange.send(draw.number, check, rows, words=self.batch_size)
+        else:
+            self._send_means(draw, losses.numpy())
+
+    def _send_means(self, draw: Draw, values: Losses) -> None:
+        """Pools are each rank's own: only what smoothing follows is the mean over all ranks."""
+        assert self._exchange is not None
+        good, values = self._checked(draw, values)
+        means = np.full(2, np.nan)
+        if len(values):
+            means[:] = self._means(good, torch.from_numpy(values))
+        check = checksum(self._generator.get_state())
+        self.outstanding.pop(draw.number)
+        self._sent[draw.number] = good, values.copy()
+        self._exchange.send(draw.number, check, means, words=4)
+
+    def collect(self) -> None:
+        """Take what all ranks have sent."""
+        if self._exchange is not None:
+            self._exchange.receive(self._received)
+
+    def _received(self, number: int, payloads: NDArray[np.int32]) -> None:
+        draw, values = self._sent.pop(number)
+        if self.by_index:
+            rows = np.ascontiguousarray(payloads[:, : len(values)]).view(np.float32)
+            self._take(draw, rows.reshape(-1)[: len(draw)])
+            return
+        means = np.ascontiguousarray(payloads).view(np.float64)
+        known = means[~np.isnan(means[:, 0])]
+        if len(values):
+            self._take(draw, values, Means(*known.mean(axis=0).tolist()))
+
+    def _take(self, draw: Draw, values: Losses, means: Means | None = None) -> None:
+        """Losses are checked now and learned before anything depends on them.
+
+        Several steps in a row take a fraction of the time that they take one by one, with a
+        training step in between.
+        """
+        good, values = self._checked(draw, values)
         self.step += 1
         self.outstanding.pop(draw.number, None)
         if len(values):
-            self._backlog.append((good, values.copy()))  # the user may change them in place
+            # A copy: the user may change them in place.
+            self._backlog.append(Taken(good, values.copy(), means))
         if len(self._backlog) >= BACKLOG or len(values) > LARGE:
-            self.catch_up()
+            self._learn_backlog()
 
-    def _without_bad(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:
+    def _checked(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:
+        """Without bad losses, or an error."""
+        # The extremes show every bad loss, for nan is both; reductions would take twice as long.
+        if values[values.argmin()] >= 0 and values[values.argmax()] < math.inf:
+            return draw, values
         losses = torch.from_numpy(values)
         bad = bad_losses(losses)
         if not self.skips_bad:
@@ -286,25 +431,31 @@ class ImportanceSampler:
         return draw.map(lambda x: x[~bad]), values[~bad.numpy()]
 
     def catch_up(self) -> None:
-        """Learn what was taken and not learned yet. When this happens changes no draw."""
-        if not self._backlog:
-            return
+        """Learn what has come back and is not learned yet. When this happens changes no draw."""
+        self.collect()
+        if self._backlog:
+            self._learn_backlog()
+
+    def _learn_backlog(self) -> None:
         start = time.perf_counter()
         backlog, self._backlog = self._backlog, []
-        for draw, values in backlog:
-            self._learn(draw, torch.from_numpy(values))
+        for taken in backlog:
+            self._learn(taken.draw, torch.from_numpy(taken.losses), taken.means)
         self.seconds += time.perf_counter() - start
 
-    def _learn(self, draw: Draw, losses: Tensor) -> None:
-        mean_loss = draw.unbiased_mean(losses)
-        self._mean_loss.update(mean_loss)
+    def _learn(self, draw: Draw, losses: Tensor, means: Means | None) -> None:
+        means = means or self._means(draw, losses)
+        self._mean_loss.update(means.loss)
         self._window.append(draw, losses)
-        in_losses = self._score.unit == "loss"
-        self._smoothing.update(mean_loss if in_losses else draw.unbiased_mean(draw.scores))
+        self._smoothing.update(means.smoothed)
         once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
         changed = self._score.update(*once)
         if self.source is not None:
             self.source.update(changed)
+
+    def _means(self, draw: Draw, losses: Tensor) -> Means:
+        loss = draw.unbiased_mean(losses)
+        return Means(loss, loss if self._score.unit == "loss" else draw.unbiased_mean(draw.scores))
 
     def forget(self) -> None:
         """Forget the draws whose losses never came back."""
@@ -375,6 +526,8 @@ class ImportanceSampler:
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Refuse what ``state_dict`` did not return, or returned with other arguments."""
+        if not self.begun:
+            self.join()
         version = state.get("version") if isinstance(state, dict) else None
         if version != VERSION:
             raise StateError(
@@ -384,10 +537,15 @@ class ImportanceSampler:
         saved = state.get("settings", {})
         for what, value in self._settings.items():
             if saved.get(what) != value:
+                here = f"{value!r}{self._on_ranks() if what == 'batch_size' else ''}"
                 raise StateError(
-                    f"state was saved with {what} {saved.get(what)!r}, this one has {value!r}: "
+                    f"state was saved with {what} {saved.get(what)!r}, this one has {here}: "
                     f"load it into one made with the same arguments"
                 )
+
+    def _on_ranks(self) -> str:
+        world = self.ranks.world
+        return f" ({self.batch_size} on each of {world} ranks)" if world > 1 else ""
 
     def _load(self, state: dict[str, Any]) -> None:
         self._backlog = []
@@ -455,6 +613,15 @@ def _pool_size(n: int | None, batch: int, presample: float | None, by_index: boo
         return None
     size = round(presample * batch)
     return size if n is None else min(size, n)
+
+
+def _divisible(pool: int | None, world: int) -> int | None:
+    """Pools are cut into equal parts, one for each rank."""
+    return None if pool is None else max(pool // world, 1) * world
+
+
+def _counted(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def _whole_numbers(n: Any, batch_size: Any, seed: Any) -> tuple[int | None, int, int]:

@@ -43,16 +43,16 @@ class Requests:
     """
 
     def __init__(self, next_indices: Callable[[], list[int] | None], steps: int) -> None:
-        self._next, self._steps = weakref.WeakMethod(next_indices), steps
+        self._next, self.steps = weakref.WeakMethod(next_indices), steps
 
     def __getstate__(self) -> tuple[Any, int]:
-        return self._next(), self._steps
+        return self._next(), self.steps
 
     def __setstate__(self, state: tuple[Any, int]) -> None:
-        self._next, self._steps = weakref.WeakMethod(state[0]), state[1]
+        self._next, self.steps = weakref.WeakMethod(state[0]), state[1]
 
     def __len__(self) -> int:
-        return self._steps
+        return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
         next_indices = self._next()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from salience.distributed import rank_and_world
+from salience.distributed import current_ranks
 from salience.errors import ArgumentError
 from salience.integrations._shared import extra
 from salience.loader import ImportanceLoader
@@ -82,7 +82,7 @@ def _due(step: int, every: int) -> bool:
     """Whether this process writes at this step."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ArgumentError(f"every must be a whole number >= 1; got {every!r}")
-    return step % every == 0 and rank_and_world()[0] == 0
+    return step % every == 0 and current_ranks().rank == 0
 
 
 def _scalars(loader: ImportanceLoader, prefix: str) -> dict[str, float]:
