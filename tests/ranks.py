@@ -5,6 +5,7 @@ Functions that run on ranks are named by module, for they run in other processes
 
 import multiprocessing
 import os
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -25,7 +26,7 @@ def on_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: floa
     """What ``function(rank, *args)`` returns on each of ``world`` ranks, in order."""
     with tempfile.TemporaryDirectory() as folder:
         results = CONTEXT.Queue()
-        start = (world, Path(folder) / "store", results, function, args)
+        start = (world, Path(folder) / "store", results, function, pickle.dumps(args))
         processes = [CONTEXT.Process(target=_run, args=(rank, *start)) for rank in range(world)]
         for process in processes:
             process.start()
@@ -38,7 +39,7 @@ def on_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: floa
     failed = [text for text in found.values() if isinstance(text, Failure)]
     if failed:
         raise AssertionError("\n".join(failed))
-    return [found[rank] for rank in range(world)]
+    return [pickle.loads(found[rank]) for rank in range(world)]
 
 
 class Failure(str):
@@ -46,7 +47,7 @@ class Failure(str):
 
 
 def _run(
-    rank: int, world: int, store: Path, results: Any, function: Callable[..., Any], args: Any
+    rank: int, world: int, store: Path, results: Any, function: Callable[..., Any], args: bytes
 ) -> None:
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
@@ -58,7 +59,8 @@ def _run(
             world_size=world,
             timeout=timedelta(seconds=60),
         )
-        results.put((rank, function(rank, *args)))
+        # By value: the queue would hand over open files for tensors, which end with this process.
+        results.put((rank, pickle.dumps(function(rank, *pickle.loads(args)))))
         dist.destroy_process_group()
     except BaseException:
         results.put((rank, Failure(f"rank {rank}: {traceback.format_exc()}")))

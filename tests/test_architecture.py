@@ -15,12 +15,13 @@ ROOT = Path(salience.__file__).parent
 # Each layer imports only from layers to its left, and from itself.
 LAYERS = [
     {"functional", "errors"},
-    {"batches"},
+    {"batches", "arguments"},
     {"scores", "smoothing", "draw"},
     {"sources"},
     {"presets"},
+    {"feedback"},
     {"distributed"},
-    {"feedback", "sampler"},
+    {"sampler"},
     {"pools", "loader"},
     {"integrations"},
     {"compare"},

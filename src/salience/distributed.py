@@ -6,8 +6,9 @@ their own, from host to host: in the background, and apart from the gradients.
 """
 
 import zlib
-from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -18,10 +19,14 @@ from torch import Tensor
 
 from salience.draw import Draw
 from salience.errors import UsageError
+from salience.feedback import Arrived, Arriving, Means, bad_losses
 
 __all__ = ["Exchange", "Ranks", "checksum", "current_ranks", "rows_of"]
 
-Payload = NDArray[np.generic]
+Payload = Callable[[Arrived], NDArray[np.generic]]
+MeansOf = Callable[[Draw, Tensor], Means]
+
+HEADER = 2  # words of a message before its payload: number and checksum of the draw
 
 
 class Ranks(NamedTuple):
@@ -73,11 +78,74 @@ def checksum(*tensors: Tensor) -> int:
 # --------------------------------------------------------------------------- between the processes
 
 
-class _Sent(NamedTuple):
-    number: int
-    work: Any
-    outbox: Tensor  # kept until it has left
-    inbox: Tensor  # int32 [ranks, words]
+@final
+class Gather:
+    """A message that is on its way from every rank to every other."""
+
+    def __init__(self, number: int, outbox: Tensor, world: int) -> None:
+        self.number, self._outbox = number, outbox
+        self._inbox = outbox.new_empty(world, len(outbox))
+        self._work: Any = None
+        self.thread: Future[None] | None = None  # that starts it and waits for it
+
+    def start(self, group: Any, payload: NDArray[np.generic]) -> None:
+        words = np.ascontiguousarray(payload).view(np.int32)
+        self._outbox.numpy()[HEADER : HEADER + len(words)] = words
+        self._work = dist.all_gather(list(self._inbox), self._outbox, group=group, async_op=True)
+
+    def wait(self) -> None:
+        self._work.wait()
+
+    def result(self) -> NDArray[np.int32]:
+        """What was sent, one row per rank; waits for the last of them."""
+        self.wait() if self.thread is None else self.thread.result()
+        inbox = self._inbox.numpy()
+        _check_headers(self.number, inbox[:, :HEADER])
+        return inbox[:, HEADER:]
+
+
+@final
+class Rows:
+    """The losses of a whole draw, gathered from all ranks."""
+
+    def __init__(self, draw: Draw, gather: Gather) -> None:
+        self._draw, self._gather = draw, gather
+        self.number = draw.number
+
+    def result(self) -> Arrived:
+        """Padding is left out."""
+        n, payloads = len(self._draw), self._gather.result()
+        size = -(-n // len(payloads))
+        rows = np.ascontiguousarray(payloads[:, :size]).view(np.float32)
+        return Arrived(self._draw, torch.from_numpy(rows.reshape(-1)[:n]))
+
+
+@final
+class Pooled:
+    """This rank's own losses, with the means over all ranks."""
+
+    def __init__(self, local: Arriving, gather: Gather) -> None:
+        self._local, self._gather = local, gather
+        self.number = local.number
+
+    def result(self) -> Arrived:
+        means = np.ascontiguousarray(self._gather.result()).view(np.float64)
+        known = means[~np.isnan(means[:, 0])]
+        found = Means(*known.mean(axis=0).tolist()) if len(known) else None
+        return self._local.result()._replace(means=found)
+
+
+def _losses(local: Arrived) -> NDArray[np.generic]:
+    losses: NDArray[np.float32] = local.losses.numpy()
+    return losses
+
+
+def _means(of: MeansOf, local: Arrived) -> NDArray[np.generic]:
+    """Of the losses that are good; nan where none is."""
+    good = ~bad_losses(local.losses)
+    if not bool(good.any()):
+        return np.full(2, np.nan)
+    return np.array(of(local.draw.map(lambda x: x[good]), local.losses[good]))
 
 
 @final
@@ -88,16 +156,11 @@ class Exchange:
     ranks that have drifted apart raise an error rather than train on.
     """
 
-    HEADER = 2  # words: number and checksum
-
     def __init__(self, ranks: Ranks, settings: dict[str, Any]) -> None:
         self._ranks = ranks
         self._group = dist.new_group(backend="gloo")
-        self._sent: deque[_Sent] = deque()
+        self._thread: ThreadPoolExecutor | None = None
         self._check_settings(settings)
-
-    def __len__(self) -> int:
-        return len(self._sent)
 
     def all(self, value: Any) -> list[Any]:
         """The value of every rank, in order; waits for them."""
@@ -105,46 +168,37 @@ class Exchange:
         dist.all_gather_object(found, value, group=self._group)
         return found
 
-    def sums(self, values: list[float]) -> list[list[float]]:
-        """The numbers of every rank, in order; waits for them, and quicker than ``all``."""
-        own = torch.tensor(values, dtype=torch.float64, device="cpu")
-        inbox = own.new_empty(self._ranks.world, len(values))
-        dist.all_gather(list(inbox), own, group=self._group)
-        found: list[list[float]] = inbox.tolist()
-        return found
+    def rows(self, draw: Draw, local: Arriving, words: int) -> Arriving:
+        """The losses of a whole ``draw`` from those of this rank's rows, at most ``words``."""
+        check = checksum(draw.indices, draw.weights)
+        return Rows(draw, self._send(local, check, words, _losses))
 
-    def send(self, number: int, check: int, payload: Payload, words: int) -> None:
-        """Start to gather ``payload``, at most ``words`` x 4 bytes, as many on every rank."""
-        outbox = torch.zeros(self.HEADER + words, dtype=torch.int32, device="cpu")
-        values = payload.view(np.int32)
-        outbox[0], outbox[1] = number % 2**31, check
-        outbox.numpy()[self.HEADER : self.HEADER + len(values)] = values
-        inbox = outbox.new_empty(self._ranks.world, len(outbox))
-        work = dist.all_gather(list(inbox), outbox, group=self._group, async_op=True)
-        self._sent.append(_Sent(number, work, outbox, inbox))
+    def means(
+        self, local: Arriving, means: Callable[[Draw, Tensor], Means], check: int
+    ) -> Arriving:
+        """This rank's own losses, with ``means`` averaged over all ranks."""
+        return Pooled(local, self._send(local, check, 4, partial(_means, means)))
 
-    def receive(self, take: Callable[[int, NDArray[np.int32]], None]) -> None:
-        """Hand each message that was sent to ``take(number, payloads)``, one row per rank."""
-        while self._sent:
-            sent = self._sent.popleft()
-            sent.work.wait()
-            inbox = sent.inbox.numpy()
-            self._check_header(sent.number, inbox[:, : self.HEADER])
-            take(sent.number, inbox[:, self.HEADER :])
+    def _send(self, local: Arriving, check: int, words: int, payload: Payload) -> Gather:
+        """Start to gather ``payload(local)``.
 
-    def _check_header(self, number: int, headers: NDArray[np.int32]) -> None:
-        if (headers == headers[0]).all():
-            return
-        numbers = headers[:, 0]
-        if (numbers != numbers[0]).any():
-            raise UsageError(
-                f"the ranks are at different draws (rank by rank: {_listed(numbers)}): each rank "
-                f"has to weigh, skip and leave the same batches, in the same order"
-            )
-        raise UsageError(
-            f"the ranks drew different examples at draw {number}: give all of them the same seed, "
-            f"dataset, options and state, and the same num_workers and prefetch_factor"
-        )
+        Losses on their way from an accelerator are waited for in a thread, and so is everything
+        that follows, to keep the order.
+        """
+        outbox = torch.zeros(HEADER + words, dtype=torch.int32, device="cpu")
+        outbox[0], outbox[1] = local.number % 2**31, check
+        gather = Gather(local.number, outbox, self._ranks.world)
+        if self._thread is None and not isinstance(local, Arrived):
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="salience")
+        if self._thread is None:
+            gather.start(self._group, payload(local.result()))
+        else:
+            gather.thread = self._thread.submit(self._send_late, gather, local, payload)
+        return gather
+
+    def _send_late(self, gather: Gather, local: Arriving, payload: Payload) -> None:
+        gather.start(self._group, payload(local.result()))
+        gather.wait()
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
         others = self.all(settings)
@@ -155,6 +209,21 @@ class Exchange:
                     f"the ranks differ in {name} (rank by rank: {_listed(values)}): "
                     f"give the same to all of them"
                 )
+
+
+def _check_headers(number: int, headers: NDArray[np.int32]) -> None:
+    if (headers == headers[0]).all():
+        return
+    numbers = headers[:, 0]
+    if (numbers != numbers[0]).any():
+        raise UsageError(
+            f"the ranks are at different draws (rank by rank: {_listed(numbers)}): each rank "
+            f"has to weigh, skip and leave the same batches, in the same order"
+        )
+    raise UsageError(
+        f"the ranks drew different examples at draw {number}: give all of them the same seed, "
+        f"dataset, options and state, and the same num_workers and prefetch_factor"
+    )
 
 
 def _listed(values: Any, most: int = 8) -> str:

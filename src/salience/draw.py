@@ -37,8 +37,8 @@ class Draw:
         return self.indices.shape[0]
 
     def step_weights(self) -> Tensor:
-        """The mean of the losses multiplied by these is what to step on: a copy."""
-        return self.weights * self.scale
+        """The mean of the losses multiplied by these is what to step on."""
+        return self.weights if self.scale == 1 else self.weights.double() * self.scale
 
     def inverse(self) -> Tensor:
         """1 / (M p_i): a mean over the rows multiplied by these is unbiased for the pool's mean.

@@ -4,7 +4,7 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
@@ -151,20 +151,94 @@ class Partial(NamedTuple):
     there: Tensor  # bool [B]
 
 
-Learn = Callable[[Draw, Tensor], None]
+class Means(NamedTuple):
+    """Unbiased estimates of means over the dataset."""
+
+    loss: float
+    smoothed: float  # what smoothing follows: the loss, or the score
+
+
+class Arrived(NamedTuple):
+    """A draw whose losses have come back, on the host."""
+
+    draw: Draw
+    losses: Tensor  # float32 [B]
+    means: Means | None = None  # None: those of these losses
+
+    @property
+    def number(self) -> int:
+        return self.draw.number
+
+    def result(self) -> "Arrived":
+        return self
+
+    def state(self) -> tuple[Any, ...]:
+        """Plain values, with tensors of their own."""
+        means = None if self.means is None else list(self.means)
+        return self.draw.state_dict(), self.losses.clone(), means
+
+    @staticmethod
+    def from_state(draw: Any, losses: Tensor, means: Any) -> "Arrived":
+        """What ``state`` was taken of."""
+        found = Draw.from_state(draw)
+        check_lengths([found.indices, losses])
+        return Arrived(found, losses.clone(), None if means is None else Means(*means))
+
+
+class Arriving(Protocol):
+    """The losses of draw ``number`` on their way: from an accelerator, or from other ranks."""
+
+    @property
+    def number(self) -> int: ...
+
+    def result(self) -> Arrived:
+        """Waits for them."""
+        ...
+
+
+@final
+class Here:
+    """Losses of one draw on their way from an accelerator of this process."""
+
+    def __init__(self, draw: Draw, losses: Tensor) -> None:
+        self.number, self._transfer = draw.number, Transfer({draw.number: draw}, None, losses)
+
+    def result(self) -> Arrived:
+        self._transfer.wait()
+        draw = self._transfer.draws[self.number]
+        return Arrived(draw, self._transfer.losses.to(torch.float32))
+
+
+class Learner(Protocol):
+    """What becomes of losses."""
+
+    def learn(self, draw: Draw, losses: Tensor) -> None:
+        """Of the rows that this process has trained on, now."""
+        ...
+
+    def learn_late(self, local: Arriving) -> Arriving:
+        """The same for losses on their way: what to ``take`` a step later."""
+        ...
+
+    def take(self, draw: Draw, losses: Tensor, means: Means | None = None) -> None:
+        """What has arrived."""
+        ...
+
+
+Finish = Callable[[Draw, Tensor], None]
 
 
 @final
 class Feedback:
     """The draws that were handed out and not weighed yet, and what to do with their losses.
 
-    ``learn(draw, losses)`` is called once per draw, with everything on the host, when all of its
-    losses have come back. ``deferred``: None learns one step late on accelerators only, True on
-    the host as well.
+    ``learner`` gets the losses of each draw once, with everything on the host, when all of them
+    have come back. ``deferred``: None learns one step late on accelerators only, True on the host
+    as well.
     """
 
-    def __init__(self, learn: Learn, batch_size: int, *, skip_bad: bool) -> None:
-        self._learn, self._batch_size, self._skip_bad = learn, batch_size, skip_bad
+    def __init__(self, learner: Learner, batch_size: int, *, skip_bad: bool) -> None:
+        self._learner, self._batch_size, self._skip_bad = learner, batch_size, skip_bad
         self.deferred: bool | None = None
         self.waiting: dict[int, Draw] = {}  # handed out and not weighed, in this order
         self.last: Draw | None = None  # handed out last
@@ -172,7 +246,7 @@ class Feedback:
         self._partial: dict[int, Partial] = {}
         self._repeat: Tensor | None = None  # slots of the last call
         self._travelling: Transfer | None = None
-        self._late: deque[tuple[Draw, Tensor]] = deque()  # arrived, learned at the next step
+        self._late: deque[Arriving] = deque()  # learned at the next step
 
     def hand_out(self, draw: Draw) -> None:
         self.waiting[draw.number] = draw
@@ -196,9 +270,9 @@ class Feedback:
         if slots is None:
             draw = self._only_one()
             losses = per_example(losses, len(draw))
-            weights = None if draw.uniform else draw.weights
-            if weights is not None and divisor is None and draw.scale != 1:
-                weights = draw.step_weights()
+            weights = None
+            if not draw.uniform:
+                weights = draw.step_weights() if divisor is None else draw.weights
             if draw.number in self.waiting:
                 self._record(draw, losses.detach())
         else:
@@ -222,9 +296,10 @@ class Feedback:
     def _record(self, draw: Draw, losses: Tensor) -> None:
         if self._is_late(losses):
             self.flush()
-            self._travelling = Transfer({draw.number: draw}, None, losses)
+            self._late.append(self._learner.learn_late(Here(draw, losses)))
         else:
-            self._learn(draw, losses if losses.dtype == torch.float32 else losses.float())
+            losses = losses if losses.dtype == torch.float32 else losses.float()
+            self._learner.learn(draw, losses)
         del self.waiting[draw.number]
         self._weighed = {draw.number: draw}
 
@@ -234,29 +309,32 @@ class Feedback:
 
     def flush(self) -> None:
         """Learn the losses that are still on their way."""
-        self.settle()
+        self._read_slots()
         while self._late:
-            self._learn(*self._late.popleft())  # a bad loss is reported once
+            self._learner.take(*self._late.popleft().result())  # a bad loss is reported once
 
     def settle(self) -> None:
         """Wait for losses on their way; when they are learned does not change."""
+        self._read_slots()
+        self._late = deque(each.result() for each in self._late)
+
+    def _read_slots(self) -> None:
+        """Which draws the losses on their way belong to."""
         arrived, self._travelling = self._travelling, None
         if arrived is None:
             return
         arrived.wait()
+        assert arrived.slots is not None
         losses = arrived.losses.to(torch.float32)
-        if arrived.slots is None:
-            self._late.extend((draw, losses) for draw in arrived.draws.values())
-        else:
-            self._arrive(arrived.slots, losses, arrived.draws, self._learn_late)
+        self._arrive(arrived.slots, losses, arrived.draws, self._learn_late)
 
     @property
     def late(self) -> set[int]:
         """The numbers of draws that were weighed and are learned at the next step."""
-        return {draw.number for draw, _ in self._late}
+        return {each.number for each in self._late}
 
     def _learn_late(self, draw: Draw, losses: Tensor) -> None:
-        self._late.append((draw, losses))
+        self._late.append(self._learner.learn_late(Arrived(draw, losses)))
 
     # A slot is draw number x batch size + position in the draw.
 
@@ -281,24 +359,27 @@ class Feedback:
         if late:
             self._travelling = Transfer(self.waiting, slots, losses)
         else:
-            self._arrive(slots, losses.to(torch.float32), self.waiting, self._learn)
+            self._arrive(slots, losses.to(torch.float32), self.waiting, self._learner.learn)
         return weights
 
     def _weights(self, slots: Tensor, scaled: bool) -> Tensor:
         """Looked up where the slots are, without reading them; 0 for slots that are not known."""
         known = {**self._weighed, **self.waiting}
         numbers = sorted(known)
-        table = torch.zeros(len(numbers), self._batch_size, device=known[numbers[0]].weights.device)
-        for row, number in enumerate(numbers):
-            draw = known[number]
-            table[row, : len(draw)] = draw.step_weights() if scaled else draw.weights
+        weights = [known[n].step_weights() if scaled else known[n].weights for n in numbers]
+        dtype = torch.float64 if any(w.dtype == torch.float64 for w in weights) else torch.float32
+        table = torch.zeros(len(numbers), self._batch_size, dtype=dtype, device=weights[0].device)
+        for row, values in zip(table, weights, strict=True):
+            row[: len(values)] = values
         table = table.to(slots.device, non_blocking=True)
         at = torch.tensor(numbers, device="cpu").to(slots.device, non_blocking=True)
         wanted, position = slots // self._batch_size, slots % self._batch_size
         rows = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
         return table[rows, position] * (at[rows] == wanted)
 
-    def _arrive(self, slots: Tensor, losses: Tensor, draws: dict[int, Draw], finish: Learn) -> None:
+    def _arrive(
+        self, slots: Tensor, losses: Tensor, draws: dict[int, Draw], finish: Finish
+    ) -> None:
         """Keep losses until their draw is complete, then ``finish`` it; all is on the host."""
         if self._repeat is not None and torch.equal(slots, self._repeat):
             return  # weighed again, as LBFGS and SAM do
@@ -340,7 +421,7 @@ class Feedback:
         part.losses[positions], part.there[positions] = losses, True
         return bool(part.there.all())
 
-    def _finish(self, number: int, positions: Tensor, draw: Draw, finish: Learn) -> None:
+    def _finish(self, number: int, positions: Tensor, draw: Draw, finish: Finish) -> None:
         try:
             finish(draw, self._partial[number].losses)
         except LossError:
@@ -351,21 +432,21 @@ class Feedback:
     def state_dict(self) -> list[Any]:
         """What has arrived and is not learned yet."""
         self.settle()
-        return [(draw.state_dict(), losses.clone()) for draw, losses in self._late]
+        late = [each.result() for each in self._late]
+        return [
+            (draw.state_dict(), losses.clone(), means and [*means]) for draw, losses, means in late
+        ]
 
-    def load(self, late: list[tuple[Draw, Tensor]]) -> None:
+    def load(self, late: list[Arrived]) -> None:
         """Begin anew, with what ``read_state`` made of a state."""
         self.forget()
         self.last = self._repeat = self._travelling = None
         self._late = deque(late)
 
     @staticmethod
-    def read_state(state: list[Any]) -> list[tuple[Draw, Tensor]]:
+    def read_state(state: list[Any]) -> list[Arrived]:
         """The draws and losses of a ``state_dict``; nothing is changed yet."""
-        late = [(Draw.from_state(draw), losses.clone()) for draw, losses in state]
-        for draw, losses in late:
-            check_lengths([draw.indices, losses])
-        return late
+        return [Arrived.from_state(*each) for each in state]
 
 
 # ------------------------------------------------------------------------------------- metrics

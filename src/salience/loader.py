@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
+from salience.arguments import BadLoss
 from salience.batches.fetching import Fetched, Requests, Seeded
 from salience.batches.labels import find_labels
 from salience.batches.nested import Layout
@@ -23,7 +24,7 @@ from salience.feedback import Feedback, outside_graphs
 from salience.functional import Scheme
 from salience.pools import choose_batch, to_model
 from salience.presets import ScoreName
-from salience.sampler import BadLoss, ImportanceSampler
+from salience.sampler import ImportanceSampler
 from salience.scores import Score
 from salience.smoothing import Smoothing
 
@@ -184,7 +185,7 @@ class ImportanceLoader:
         self._source, self._sampler, self._slots = source, sampler, slots
         self._workers = int(getattr(source, "num_workers", 0))
         self._model = model if model is not None else getattr(sampler.score, "model", None)
-        self._feedback = Feedback(sampler.learn, sampler.batch_size, skip_bad=sampler.skips_bad)
+        self._feedback = Feedback(sampler, sampler.batch_size, skip_bad=sampler.skips_bad)
         self.epoch = 0
         self._handed = 0  # batches handed out in this epoch
         self._asked = 0  # and asked for
@@ -193,6 +194,7 @@ class ImportanceLoader:
         # What was asked for: draws, or the candidates of a pool that is still to be chosen from.
         self._again: deque[Draw | Tensor] = deque()
         self._ahead: deque[Draw | Tensor] = deque()
+        self._pools: dict[int, Tensor] = {}  # that batches not weighed yet were chosen from
         self._iteration: object | None = None
         self._unweighed = 0
         self._started = self._elapsed = 0.0
@@ -367,7 +369,10 @@ class ImportanceLoader:
             self._sampler.deferred = bool(self.deferred)
             mine = None if request is None else self._own(request)
             draw, batch = choose_batch(self._sampler, self._model, self._layout, mine, batch)
+            if request is not None:
+                self._pools[draw.number] = request
         self._feedback.hand_out(draw)
+        self._pools = {n: pool for n, pool in self._pools.items() if n in self._feedback.waiting}
         self._handed += 1
         return attach(batch, self._feedback.slots(draw)) if self._slots else batch
 
@@ -420,7 +425,7 @@ class ImportanceLoader:
     @property
     def weights(self) -> Tensor:
         """Weights of the batch last yielded: a copy."""
-        return self._last().step_weights()
+        return self._last().step_weights().to(torch.float32, copy=True)
 
     @property
     def last_draw(self) -> Draw:
@@ -475,14 +480,20 @@ class ImportanceLoader:
         """
         late = self._feedback.state_dict()
         state = self._sampler.state_dict()
-        state["outstanding"] = [draw.state_dict() for draw in self._unweighed_draws()]
+        draws, pools = self._unweighed_draws(), self._pools_ahead()
+        if self._sampler.ranks.world > 1 and not self._by_index:
+            # What each rank chose from its part of a pool is not in the state of another one: it
+            # is chosen again.
+            pools = [*(self._pools[draw.number] for draw in draws), *pools]
+            draws = []
+        state["outstanding"] = [draw.state_dict() for draw in draws]
         finished = self._finished
         return {
             **state,
             "loader": {
                 "epoch": self.epoch + finished,
                 "done": 0 if finished else self._done,
-                "pools": [pool.clone() for pool in self._pools_ahead()],
+                "pools": [pool.clone() for pool in pools],
                 "late": late,
             },
         }

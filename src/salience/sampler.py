@@ -1,20 +1,36 @@
 """Draws and what is learned from them, for custom loops."""
 
 import math
-import operator
 import time
-from typing import Any, Literal, NamedTuple, final, get_args
+from collections import deque
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from salience.arguments import (
+    BadLoss,
+    check_arguments,
+    divisible,
+    host_indices,
+    pool_size,
+    whole_numbers,
+)
 from salience.batches.labels import as_labels
 from salience.distributed import Exchange, Ranks, checksum, current_ranks, rows_of
 from salience.draw import Draw
 from salience.errors import ArgumentError, LossError, StateError, UsageError
-from salience.feedback import Window, bad_losses, per_example, refuse_bad
+from salience.feedback import (
+    Arrived,
+    Arriving,
+    Means,
+    Window,
+    bad_losses,
+    per_example,
+    refuse_bad,
+)
 from salience.functional import Scheme
 from salience.presets import ScoreName, Settings, make_preset
 from salience.scores import NEED_MODEL, Score
@@ -23,9 +39,7 @@ from salience.smoothing import RunningMean, Smoothing
 from salience.sources import Choice, Pool
 from salience.sources.scoring import CHUNK
 
-__all__ = ["BadLoss", "ImportanceSampler"]
-
-BadLoss = Literal["raise", "skip"]
+__all__ = ["ImportanceSampler"]
 
 Losses = NDArray[np.float32]
 
@@ -36,21 +50,6 @@ SALT = 5_846_008_549_259_017_313
 LARGE = 16384  # losses that are learned at once, rather than kept
 BACKLOG = 64  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
-
-
-class Means(NamedTuple):
-    """Unbiased estimates of means over the dataset."""
-
-    loss: float
-    smoothed: float  # what smoothing follows: the loss, or the score
-
-
-class Taken(NamedTuple):
-    """A draw whose losses have come back."""
-
-    draw: Draw
-    losses: Losses
-    means: Means | None  # None: those of these losses
 
 
 @final
@@ -87,8 +86,8 @@ class ImportanceSampler:
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        n, batch_size, seed = _whole_numbers(n, batch_size, seed)
-        _check(n, k, draw, on_bad_loss)
+        n, batch_size, seed = whole_numbers(n, batch_size, seed)
+        check_arguments(n, k, draw, on_bad_loss)
         self.n, self.batch_size, self.k = n, batch_size, float(k)
         self._on_bad_loss = on_bad_loss
         by_index = score not in NEED_MODEL if isinstance(score, str) else _by_index(score)
@@ -115,9 +114,9 @@ class ImportanceSampler:
         self.alike: dict[str, Any] = {"seed": seed}  # what else has to be the same on all ranks
         self._exchange: Exchange | None = None
         self._connected = False
-        self._sent: dict[int, tuple[Draw, Losses]] = {}  # draws whose losses are being gathered
+        self._arriving: deque[Arriving] = deque()  # from all ranks
         self._number = 0
-        self._backlog: list[Taken] = []  # taken and not learned yet
+        self._backlog: list[Arrived] = []  # taken and not learned yet
         self._mean_loss = RunningMean()
         self._window = Window()
         self.step = 0
@@ -131,7 +130,7 @@ class ImportanceSampler:
         self._size = size if self.n is None else min(size, self.n)  # of a draw
         self._generator = torch.Generator(device="cpu")
         self._generator.manual_seed((given["seed"] + SALT) % 2**64)
-        pool = _pool_size(self.n, size, given["presample"], given["by_index"])
+        pool = pool_size(self.n, size, given["presample"], given["by_index"])
         settings = Settings(
             n=self.n,
             batch_size=size,
@@ -139,7 +138,7 @@ class ImportanceSampler:
             smoothing=given["smoothing"],
             scheme=given["scheme"],
             generator=self._generator,
-            pool=None if given["score"] == "uniform" else _divisible(pool, ranks.world),
+            pool=None if given["score"] == "uniform" else divisible(pool, ranks.world),
             labels=given["labels"],
             model=given["model"],
             loss=given["loss"],
@@ -239,7 +238,7 @@ class ImportanceSampler:
         while len(self.outstanding) >= OUTSTANDING:
             del self.outstanding[next(iter(self.outstanding))]
         draw = self.own(self.next_draw()).map(torch.clone)
-        draw.weights, draw.scale = draw.step_weights(), 1.0
+        draw.weights, draw.scale = draw.step_weights().float(), 1.0
         return draw
 
     def next_draw(self) -> Draw:
@@ -331,7 +330,7 @@ class ImportanceSampler:
         if isinstance(draw, Draw):
             found = self._drawn(draw)
         else:
-            indices = _host_indices(draw, self.n)
+            indices = host_indices(draw, self.n)
             found = self._matching(indices) or self._uniform_sample(indices)
             if found.number < 0 and self.ranks.world > 1:
                 raise UsageError(
@@ -365,56 +364,38 @@ class ImportanceSampler:
         With several ranks they are sent to the others and taken when those of all have come.
         """
         if self._exchange is None:
-            self._take(draw, losses.numpy())
-        elif self.by_index:
-            whole = self.outstanding.pop(draw.number)
-            check = checksum(whole.indices, whole.weights)
-            rows = np.ascontiguousarray(losses.numpy())
-            self._sent[draw.number] = whole, rows
-            self._exchange.send(draw.number, check, rows, words=self.batch_size)
+            self.take(draw, losses)
         else:
-            self._send_means(draw, losses.numpy())
+            self._arriving.append(self.learn_late(Arrived(draw, losses)))
 
-    def _send_means(self, draw: Draw, values: Losses) -> None:
-        """Pools are each rank's own: only what smoothing follows is the mean over all ranks."""
-        assert self._exchange is not None
-        good, values = self._checked(draw, values)
-        means = np.full(2, np.nan)
-        if len(values):
-            means[:] = self._means(good, torch.from_numpy(values))
+    def learn_late(self, local: Arriving) -> Arriving:
+        """The same for losses on their way; whoever calls ``take``s what comes of them."""
+        if self._exchange is None:
+            return local
+        whole = self.outstanding.pop(local.number)
+        if self.by_index:
+            return self._exchange.rows(whole, local, self.batch_size)
+        # Pools are each rank's own: only what smoothing follows is the mean over all ranks.
         check = checksum(self._generator.get_state())
-        self.outstanding.pop(draw.number)
-        self._sent[draw.number] = good, values.copy()
-        self._exchange.send(draw.number, check, means, words=4)
+        return self._exchange.means(local, self._means, check)
 
     def collect(self) -> None:
         """Take what all ranks have sent."""
-        if self._exchange is not None:
-            self._exchange.receive(self._received)
+        while self._arriving:
+            self.take(*self._arriving.popleft().result())
 
-    def _received(self, number: int, payloads: NDArray[np.int32]) -> None:
-        draw, values = self._sent.pop(number)
-        if self.by_index:
-            rows = np.ascontiguousarray(payloads[:, : len(values)]).view(np.float32)
-            self._take(draw, rows.reshape(-1)[: len(draw)])
-            return
-        means = np.ascontiguousarray(payloads).view(np.float64)
-        known = means[~np.isnan(means[:, 0])]
-        if len(values):
-            self._take(draw, values, Means(*known.mean(axis=0).tolist()))
-
-    def _take(self, draw: Draw, values: Losses, means: Means | None = None) -> None:
-        """Losses are checked now and learned before anything depends on them.
+    def take(self, draw: Draw, losses: Tensor, means: Means | None = None) -> None:
+        """Check the losses of a draw now, and learn them before anything depends on them.
 
         Several steps in a row take a fraction of the time that they take one by one, with a
         training step in between.
         """
-        good, values = self._checked(draw, values)
+        good, values = self._checked(draw, losses.numpy())
         self.step += 1
         self.outstanding.pop(draw.number, None)
         if len(values):
             # A copy: the user may change them in place.
-            self._backlog.append(Taken(good, values.copy(), means))
+            self._backlog.append(Arrived(good, torch.from_numpy(values.copy()), means))
         if len(self._backlog) >= BACKLOG or len(values) > LARGE:
             self._learn_backlog()
 
@@ -439,8 +420,8 @@ class ImportanceSampler:
     def _learn_backlog(self) -> None:
         start = time.perf_counter()
         backlog, self._backlog = self._backlog, []
-        for taken in backlog:
-            self._learn(taken.draw, torch.from_numpy(taken.losses), taken.means)
+        for arrived in backlog:
+            self._learn(*arrived)
         self.seconds += time.perf_counter() - start
 
     def _learn(self, draw: Draw, losses: Tensor, means: Means | None) -> None:
@@ -475,7 +456,7 @@ class ImportanceSampler:
             )
         if indices is None:
             indices = torch.arange(self.n, device="cpu")
-        at = _host_indices(indices, self.n)
+        at = host_indices(indices, self.n)
         score, found = self.score, torch.empty(len(at), dtype=torch.float32, device="cpu")
         for part, out in zip(torch.split(at, CHUNK), torch.split(found, CHUNK), strict=True):
             out.copy_(check_scores(score.score(part, None), len(part), unknown=True))
@@ -548,7 +529,7 @@ class ImportanceSampler:
         return f" ({self.batch_size} on each of {world} ranks)" if world > 1 else ""
 
     def _load(self, state: dict[str, Any]) -> None:
-        self._backlog = []
+        self._backlog, self._arriving = [], deque()
         self._number = int(state["number"])
         self.step, self.skipped = int(state["step"]), int(state["skipped"])
         self._generator.set_state(state["rng"].cpu())
@@ -575,21 +556,6 @@ def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ordered[starts]), torch.from_numpy(means.astype(np.float32))
 
 
-def _host_indices(indices: Any, n: int | None) -> Tensor:
-    """int64 [batch] on the host, within the dataset."""
-    given: Tensor = torch.as_tensor(indices, device="cpu")
-    if given.ndim != 1 or given.is_floating_point() or given.dtype == torch.bool:
-        raise ArgumentError(
-            f"indices must be whole numbers of shape [batch]; "
-            f"got {given.dtype} of shape {list(given.shape)}"
-        )
-    outside = (given < 0) | (given >= n) if n is not None else given < 0
-    if bool(outside.any()):
-        value = int(given[outside][0])
-        raise ArgumentError(f"index {value} is out of range for a dataset of {n} examples")
-    return given.to(torch.int64)
-
-
 def _by_index(score: Any) -> bool:
     return bool(getattr(score, "by_index", True))
 
@@ -600,55 +566,5 @@ def _described(smoothing: Smoothing) -> str:
     return repr(smoothing) if shows else type(smoothing).__name__
 
 
-def _pool_size(n: int | None, batch: int, presample: float | None, by_index: bool) -> int | None:
-    """Candidates per draw; None for the whole dataset."""
-    if presample is None:
-        presample = None if by_index else 2
-    elif not (isinstance(presample, int | float) and 1 <= presample < math.inf):
-        raise ArgumentError(
-            f"presample must be a number >= 1 (the pool is that many batches) or None; "
-            f"got {presample!r}"
-        )
-    if presample is None:
-        return None
-    size = round(presample * batch)
-    return size if n is None else min(size, n)
-
-
-def _divisible(pool: int | None, world: int) -> int | None:
-    """Pools are cut into equal parts, one for each rank."""
-    return None if pool is None else max(pool // world, 1) * world
-
-
 def _counted(ranks: int) -> str:
     return "1 rank" if ranks == 1 else f"{ranks} ranks"
-
-
-def _whole_numbers(n: Any, batch_size: Any, seed: Any) -> tuple[int | None, int, int]:
-    """Python's and NumPy's whole numbers, and nothing else."""
-    size = None if n is None else _whole_number("the dataset size", n)
-    return size, _whole_number("batch_size", batch_size, least=1), _whole_number("seed", seed)
-
-
-def _whole_number(name: str, value: Any, least: int | None = None) -> int:
-    wanted = "a whole number" + ("" if least is None else f" >= {least}")
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{name} must be {wanted}; got {value!r}")
-    number = operator.index(value)
-    if least is not None and number < least:
-        raise ArgumentError(f"{name} must be {wanted}; got {value!r}")
-    return number
-
-
-def _check(n: int | None, k: float, draw: str, on_bad_loss: str) -> None:
-    if n is not None and not 1 <= n <= 2**32:
-        what = "is empty" if n < 1 else "is too large"
-        raise ArgumentError(f"the dataset {what} ({n} examples): give between 1 and 2^32 examples")
-    if not (isinstance(k, int | float) and math.isfinite(k) and k <= 1):
-        raise ArgumentError(f"k must be a finite number <= 1 (1 is unbiased); got {k!r}")
-    if draw not in get_args(Scheme):
-        raise ArgumentError(f"draw must be one of {', '.join(get_args(Scheme))}; got {draw!r}")
-    if on_bad_loss not in get_args(BadLoss):
-        raise ArgumentError(
-            f"on_bad_loss must be one of {', '.join(get_args(BadLoss))}; got {on_bad_loss!r}"
-        )
