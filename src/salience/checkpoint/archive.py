@@ -128,6 +128,8 @@ def write(file: BinaryIO, plan: Plan, step: int, token: str | None, report: Repo
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     """The values in order, as contiguous tensors of at most ``PIECE`` bytes."""
+    if not tensor.numel():
+        return
     if tensor.is_contiguous():
         yield from torch.split(tensor.view(-1), PIECE // tensor.element_size())
     elif tensor.nbytes <= PIECE:

@@ -74,12 +74,14 @@ def _save(states: dict[Path, Any], step: int, token: str | None, progress: Progr
             raise ArgumentError(f"{path} is a directory: name a file in it")
     plans = {path: archive.plan(state) for path, state in states.items()}
     report = _counting(progress, sum(plan.nbytes for plan in plans.values()))
+    for path in plans:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
+        _settle(path)
     shared = next(iter(_in_common([_versions(path) for path in plans])), None) if token else None
     with ExitStack() as stack:
         written = {}
         for path, plan in plans.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(path)
             written[path] = file = stack.enter_context(_temporary(path))
             archive.write(file, plan, step, token, report)
         for path, file in written.items():
@@ -112,23 +114,30 @@ def _keep(path: Path, step: int, shared: Key | None) -> bool:
 
 
 def _put_in_place(new: Path, path: Path, keep: bool) -> None:
-    """Rename, keeping what was there. Between any two calls, all that was whole still is."""
+    """Rename, keeping what was there: until ``new`` is in place, every older file has a name."""
     if keep:
-        kept = new.with_suffix(".kept.part")
         try:
-            os.link(path, kept)
+            os.link(path, _kept(path))
         except OSError:  # a file system without hard links
-            os.replace(path, _previous(path))
-            os.replace(new, path)
-        else:
-            try:
-                os.replace(new, path)
-                os.replace(kept, _previous(path))
-            finally:
-                kept.unlink(missing_ok=True)
-    else:
+            os.replace(path, _kept(path))
+    try:
         os.replace(new, path)
+    finally:
+        _settle(path)
     _sync_folder(path.parent)
+
+
+def _settle(path: Path) -> None:
+    """Finish what ``_put_in_place`` began, or undo it if it was interrupted before the new file."""
+    kept = _kept(path)
+    if not kept.exists():
+        return
+    if not path.exists():
+        os.replace(kept, path)
+    elif kept.samefile(path):
+        kept.unlink()
+    else:
+        os.replace(kept, _previous(path))
 
 
 @contextmanager
@@ -152,7 +161,7 @@ def _temporary(path: Path) -> Iterator[BinaryIO]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files of processes that were killed; those of living ones are locked."""
-    pattern = re.compile(re.escape(path.name) + r"\.\d+-[0-9a-f]{8}(\.kept)?\.part")
+    pattern = re.compile(re.escape(path.name) + r"\.\d+-[0-9a-f]{8}\.part")
     for left in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
         with suppress(OSError), left.open("rb") as file:
             if fcntl is not None:
@@ -175,7 +184,7 @@ def _sync_folder(folder: Path) -> None:
 
 def exists(path: Location) -> bool:
     """Whether there is something to load at ``path``, the last file or the previous one."""
-    return Path(path).exists() or _previous(Path(path)).exists()
+    return any(each.exists() for each in _names(Path(path)))
 
 
 def load(path: Location, *, progress: Progress | None = None) -> Checkpoint:
@@ -231,7 +240,7 @@ Versions = dict[Key, list[tuple[Path, Header]]]  # the last one first
 def _versions(path: Path, problems: list[str] | None = None) -> Versions:
     """What can be had at ``path``, as far as a quick look shows."""
     found: Versions = {}
-    for each in (path, _previous(path)):
+    for each in _names(path):
         try:
             header = archive.header(each)
         except StateError as error:
@@ -240,7 +249,8 @@ def _versions(path: Path, problems: list[str] | None = None) -> Versions:
             # A last file of another release, or without permission, wants a decision of the user.
             if each == path and not isinstance(error, UnreadableError):
                 raise
-            problems.append(str(error))
+            if each != _kept(path):  # which is there only after an interruption
+                problems.append(str(error))
         else:
             found.setdefault((header.step, header.token), []).append((each, header))
     return found
@@ -261,6 +271,16 @@ def _in_common(files: list[Versions]) -> list[Key]:
 
 def _steps(files: list[Versions]) -> str:
     return "; ".join(" and ".join(str(step) for step, _ in versions) for versions in files)
+
+
+def _names(path: Path) -> tuple[Path, ...]:
+    """Everything that can be loaded, newest first."""
+    return path, _kept(path), _previous(path)
+
+
+def _kept(path: Path) -> Path:
+    """The name of the last file on its way to become the previous one."""
+    return path.with_name(f"{path.name}.kept")
 
 
 def _previous(path: Path) -> Path:
