@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -106,6 +107,13 @@ STATES = st.recursive(
 @given(state=STATES)
 def test_states_come_back_exactly(state: Any, tmp_path: Path) -> None:
     assert frozen(returned(state, tmp_path / "a")) == frozen(state)
+
+
+def test_floats_keep_their_bits(path: Path) -> None:
+    bits = ["7ff8000000000000", "fff8000000000000", "7ff8000000000123", "7ff0000000000000"]
+    bits += ["fff0000000000000", "8000000000000000", "0000000000000001", "3fb999999999999a"]
+    floats = [struct.unpack(">d", bytes.fromhex(each))[0] for each in bits]
+    assert [struct.pack(">d", each).hex() for each in returned(floats, path)] == bits
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
@@ -879,6 +887,18 @@ def test_the_same_step_of_two_runs_is_not_mixed(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "b of run 1", b)  # as if the second run had been killed in between
     with pytest.warns(UserWarning, match="loaded step 5"):
         assert [each.state for each in checkpoint.load_together(a, b)] == [1, 1]
+
+
+def test_what_a_killed_save_began_is_undone_first(tmp_path: Path) -> None:
+    """Else the step that all files have would be given up for one that only some have."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    for step in (1, 2):
+        checkpoint.save_together({a: step, b: step}, step=step)
+    os.link(a, tmp_path / "a.kept")  # killed here
+    os.replace(tmp_path / "b.previous", b)  # and this file was damaged since
+    checkpoint.save_together({a: 3, b: 3}, step=3)
+    assert archive.header(tmp_path / "a.previous").step == 1
+    assert names(tmp_path) == ["a", "a.previous", "b", "b.previous"]
 
 
 def test_a_file_cannot_belong_to_itself(tmp_path: Path) -> None:
