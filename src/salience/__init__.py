@@ -10,7 +10,7 @@ Swap the loader and the mean, and training sees the examples it learns most from
         loader.mean(losses).backward()
 """
 
-from salience import functional
+from salience import checkpoint, functional
 from salience.draw import Draw
 from salience.errors import (
     ArgumentError,
@@ -42,5 +42,6 @@ __all__ = [
     "StateError",
     "UsageError",
     "__version__",
+    "checkpoint",
     "functional",
 ]

@@ -4,7 +4,7 @@ SalienceError
 ├── ArgumentError   (also a ValueError): an argument that cannot work, with its value and the remedy
 ├── DataError       : files of a data set that are missing, damaged or cannot be fetched
 ├── LossError       (also a ValueError): losses that are not one finite number >= 0 per example
-├── StateError      (also a ValueError): a saved state that belongs to something else
+├── StateError      (also a ValueError): a saved state that is missing, damaged or not this one's
 └── UsageError      (also a RuntimeError): a call at the wrong moment
 """
 
@@ -28,7 +28,7 @@ class LossError(SalienceError, ValueError):
 
 
 class StateError(SalienceError, ValueError):
-    """A saved state that belongs to another dataset, score or release."""
+    """A saved state that is missing, damaged, or of another dataset, score or release."""
 
 
 class UsageError(SalienceError, RuntimeError):
