@@ -1,6 +1,7 @@
 """Trainer: the draws and weights of a plain loop, and the steps of the stock Trainer."""
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from harness import (
     Watched,
     assert_caught,
     assert_same,
+    draws,
     make_loader,
     matters,
     plain_loop,
     sgd,
     watch,
 )
+from torch import Tensor
 from transformers_parts import (
     Classifier,
     Sentences,
@@ -32,11 +35,13 @@ from transformers_parts import (
     gpt2_classifier,
     llama,
     losses,
+    pad,
     stock,
     trained,
     trainer,
 )
 
+from salience import Draw, ImportanceLoader
 from salience.errors import ArgumentError
 
 
@@ -107,6 +112,95 @@ def test_mutants_are_caught(
         return by_trainer(monkeypatch, tmp_path, accumulate=accumulate)
 
     assert_caught(mutant, run, expected, monkeypatch)
+
+
+# ------------------------------------------------------------------- language models, by hand
+
+
+def texts_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], Any],
+    normalise: str,
+    accumulate: int,
+    workers: int = 0,
+) -> Trace:
+    """Text by text and draw by draw, with the mean number of tokens of all earlier updates."""
+    trace, model, texts = watch(monkeypatch), make().train(), Texts()
+    first = int(make is llama)  # which label is the first that Trainer counts
+    loader = ImportanceLoader(texts, BATCH, score="history", seed=3, num_workers=workers)
+    optimizer, tokens, examples = sgd(model), 0.0, 0.0
+
+    def loss(draw: Draw) -> Tensor:
+        batch = pad([texts[i] for i in draw.indices.tolist()])
+        logits = model(batch["input_ids"], batch["attention_mask"]).logits
+        rows = zip(logits[:, :-1], batch["labels"][:, 1:], strict=True)
+        each = [F.cross_entropy(*row, ignore_index=-100, reduction="sum") for row in rows]
+        if normalise == "sequences":
+            counts = batch["labels"][:, 1:].ne(-100).sum(1).clamp(min=1)
+            each = [e / c for e, c in zip(each, counts, strict=True)]
+        losses = torch.stack(each)
+        loader._sampler.update(draw, losses)
+        trace.note(losses, draw.weights)
+        return (draw.weights * losses).sum()
+
+    for _ in range(EPOCHS):
+        batches = draws(loader)
+        while group := list(islice(batches, accumulate)):
+            now = [
+                (1 / (N * float(p)), int(texts[i]["labels"][first:].ne(-100).sum()))
+                for draw in group
+                for i, p in zip(draw.indices.tolist(), draw.probabilities, strict=True)
+            ]
+            sums = sum(v * count for v, count in now), sum(v for v, _ in now)
+            mean = tokens / examples if examples else sums[0] / sums[1]
+            tokens, examples = tokens + sums[0], examples + sums[1]
+            divisor = len(now) * (mean if normalise == "tokens" else 1)
+            for draw in group:
+                (loss(draw) / divisor).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+    return trace.finish(model)
+
+
+def texts_by_trainer(
+    monkeypatch: pytest.MonkeyPatch,
+    where: Path,
+    make: Callable[[], Any],
+    normalise: str,
+    accumulate: int,
+    workers: int = 0,
+) -> Trace:
+    trace = watch(monkeypatch)
+    options = {"gradient_accumulation_steps": accumulate, "dataloader_num_workers": workers}
+    return trained(trainer(make(), where, Texts(), normalise=normalise, **options), trace)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("normalise", ["tokens", "sequences"])
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_a_language_model_by_importance_is_that_of_a_plain_loop(
+    make: Callable[[], Any],
+    normalise: str,
+    accumulate: int,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    options = (make, normalise, accumulate, workers)
+    expected = texts_by_hand(monkeypatch, *options)
+    matters(expected)
+    assert_same(texts_by_trainer(monkeypatch, tmp_path, *options), expected, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_of_a_language_model_are_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = (gpt2, "tokens", 4)
+    expected = texts_by_hand(monkeypatch, *options)
+    run = lambda: texts_by_trainer(monkeypatch, tmp_path, *options)  # noqa: E731
+    assert_caught(mutant, run, expected, monkeypatch, tolerance=1e-5)
 
 
 def test_the_seed_is_that_of_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
