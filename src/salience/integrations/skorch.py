@@ -194,7 +194,7 @@ class _Importance:
 
     @property
     def batch(self) -> int:
-        """The number of the batch that is trained on, from 1; it goes on counting after a resume."""
+        """The number of the batch being trained on, from 1; after a resume it goes on counting."""
         return 0 if self.loader is None else self.loader._handed
 
     def state_dict(self) -> dict[str, Any]:
