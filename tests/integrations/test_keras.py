@@ -552,16 +552,20 @@ def test_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     "ignore:.torch.jit.script_method. is deprecated:DeprecationWarning",
 )
 def test_bf16_compiled_scheduled_with_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.utils import counters
+
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         schedule = keras.optimizers.schedules.CosineDecay(0.1, EPOCHS * STEPS)
         model = make_model(optimizer=keras.optimizers.SGD(schedule), jit_compile=True)
         assert model.jit_compile
+        counters.clear()
         trace = fit(monkeypatch, model=model, loader=make_loader(num_workers=2))
     finally:
         keras.config.set_dtype_policy("float32")
     matters(trace)
     assert len(trace.ids) == len(trace.weights) == EPOCHS * STEPS
+    assert counters["frames"]["ok"] > 0
     assert model.layers[1].compute_dtype == "bfloat16"
     assert model.history.history["loss"][-1] < model.history.history["loss"][0]
 

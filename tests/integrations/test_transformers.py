@@ -1,5 +1,7 @@
 """Trainer: the draws and weights of a plain loop, and the steps of the stock Trainer."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -429,17 +431,29 @@ def test_a_language_model_with_a_score_that_needs_it(tmp_path: Path) -> None:
     assert made.state.global_step == EPOCHS * 2
 
 
-def test_loaders_pickle(tmp_path: Path) -> None:
-    import pickle
-
-    made = trainer(Classifier(), tmp_path)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("score", ["history", "loss"])
+def test_loaders_pickle(score: str, smoothing: float, tmp_path: Path) -> None:
+    """After training, when Trainer itself does not; the view too."""
+    options = {"importance": {"score": score}, "label_smoothing_factor": smoothing}
+    made = trainer(gpt2_classifier(), tmp_path, Sentences(), **options)
     made.train()
-    copy = pickle.loads(pickle.dumps(made.loader))
-    assert [b["x"].tolist() for b in copy] == [b["x"].tolist() for b in made.loader]
+    for copied in (lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy):
+        twin = copied(made.loader)
+        assert twin._model is not made.model or score == "history"
+        for theirs, mine in zip(twin, made.loader, strict=True):
+            assert theirs["input_ids"].tolist() == mine["input_ids"].tolist()
+            for loader, batch in ((twin, theirs), (made.loader, mine)):
+                loader.mean(batch["labels"].float() + 1, batch["salience_slot"])
+    assert len([*copied(made.get_train_dataloader())]) == STEPS
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_bf16_compile_schedule_and_workers_together(tmp_path: Path) -> None:
+def test_bf16_compile_schedule_and_workers_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from torch._dynamo.utils import counters
+
     made = trainer(
         gpt2(),
         tmp_path,
@@ -453,7 +467,17 @@ def test_bf16_compile_schedule_and_workers_together(tmp_path: Path) -> None:
         learning_rate=0.01,
         dataloader_num_workers=2,
     )
+    counters.clear()
+    kinds = set[Any]()
+
+    @torch.compiler.disable
+    def noted(_: Tensor) -> None:
+        kinds.add(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None)
+
+    monkeypatch.setattr(made.model, "note", noted)
     made.train()
+    assert counters["frames"]["ok"] > 0
+    assert kinds == {torch.bfloat16}
     rates = [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry]
     assert len(rates) == len(set(rates)) == EPOCHS * 2
     assert rates == sorted(rates, reverse=True)
