@@ -6,7 +6,7 @@ the rounds with its quartiles, the same in processor time (which does not count 
 programs), and the longest step (by the shorter of both clocks; it needs a quiet machine).
 ``auto:off`` and ``auto:on`` are ``auto`` forced into one of its states, after its first pass.
 
-Draws: ``draw`` and ``update`` of a batch out of N examples, each N and method in a process of its own:
+Draws: ``draw`` and ``update`` of a batch out of N examples, each N and method in its own process:
 mean and longest time, the time to construct the sampler, and its memory per example: resident,
 at most resident, and allocated (which includes pages that were not used yet). What is allocated in
 later steps only is seen with more ``--draws``.
@@ -282,7 +282,7 @@ class DrawLoop:
     def __init__(self, name: str, n: int, batch: int) -> None:
         method = make_method("auto" if name.startswith("auto:") else name)
         self.name, self.n = name, n
-        self.sampler = ImportanceSampler(n, batch, **method.options)
+        self.sampler = ImportanceSampler(n, batch, k=method.k, **method.options)
         self._losses, self._done = [3 * torch.rand(batch) for _ in range(64)], 0
 
     def step(self) -> None:

@@ -49,11 +49,22 @@ class EvenIntervals:
         self._scheme: Scheme = scheme
         self._generator = generator
         self._passes = Passes(n, generator)
-        self._slice = -(-n // -(-n // SLICE))  # slices of equal size
         # Written once, so that the memory is there before it is first needed.
         self._credit = np.full(n, 0.0, dtype=np.float32)
         self._fresh = n  # examples that no sweep has reached: their credit is still to be drawn
         self._queue = Queue()
+
+    def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
+        """Grow to ``n`` examples; the sweep under way ends without the new ones."""
+        new = np.zeros(n - self._n, dtype=np.float32)
+        if self._fresh == self._n:
+            self._fresh = n
+        else:
+            torch.rand(len(new), generator=self._generator, out=torch.from_numpy(new))
+        self._credit = np.concatenate([self._credit, new])
+        self._passes.extend(n)
+        self._queue.rescale(self._n / n)
+        self._n = n
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return len(self._queue) >= n
@@ -76,9 +87,12 @@ class EvenIntervals:
         self._queue.put(examples[at], weights, p[at] * (len(p) / self._n), scores[at])
 
     def _next_slice(self) -> Tensor:
-        if self._slice == self._n:  # everybody, in any order
+        passes = self._passes
+        size = passes.size if passes.under_way else self._n
+        slices = -(-size // SLICE)
+        if slices == 1 and not passes.under_way:  # everybody, in any order
             return torch.arange(self._n, device="cpu")
-        return self._passes.take(self._slice, whole=False)
+        return passes.take(-(-size // slices), whole=False)  # of equal size
 
     def _visits(self, examples: Tensor, p: Tensor, n: float) -> Tensor:
         """Positions in the slice, about ``n`` of them, in random order."""

@@ -61,7 +61,7 @@ class WholeDataset:
         self._behind = 0  # how many they are
         self._fill(self._ask)
 
-    def extend(self, n: int) -> None:
+    def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
         """Grow to ``n`` examples, which the score knows already; drawn from the next draw on."""
         before = self._tree.n
         self._tree.extend(n)
