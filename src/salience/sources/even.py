@@ -82,9 +82,10 @@ class EvenIntervals:
             scores.masked_fill_(unknown, mean_of_known(scores, unknown))
         p = distribution(scores, self._smoothing, most=1 / batch)
         at = self._visits(examples, p, len(examples) * max(1 / SWEEPS, batch / self._n))
-        weights = functional.weights(p[at], self._k, len(p)).to(torch.float32)
+        indices, chances, drawn_by = (part.index_select(0, at) for part in (examples, p, scores))
+        weights = functional.weights(chances, self._k, len(p)).to(torch.float32)
         # As one draw in N: slices that differ in size can stand in one batch.
-        self._queue.put(examples[at], weights, p[at] * (len(p) / self._n), scores[at])
+        self._queue.put(indices, weights, chances * (len(p) / self._n), drawn_by)
 
     def _next_slice(self) -> Tensor:
         passes = self._passes
@@ -101,13 +102,13 @@ class EvenIntervals:
             return functional.draw(p, count, generator=self._generator, scheme=self._scheme)
         counts, credit = functional.even_visits(self._credit_of(examples), p, n)
         self._credit[examples.numpy()] = credit.numpy()
-        at = torch.repeat_interleave(counts)
+        at = torch.from_numpy(np.repeat(np.arange(len(p)), counts.numpy()))
         return at[torch.randperm(len(at), generator=self._generator, device="cpu")]
 
     def _credit_of(self, examples: Tensor) -> Tensor:
         """What they have left from the last sweep; at random before the first."""
         if self._fresh <= 0:
-            return torch.from_numpy(self._credit[examples.numpy()])
+            return torch.from_numpy(self._credit).index_select(0, examples)
         self._fresh -= len(examples)
         return torch.rand(len(examples), generator=self._generator, device="cpu")
 
