@@ -66,7 +66,7 @@ class SumTree:
                 continue
             for start in range(0, len(indices), AT_ONCE):
                 part = indices[start : start + AT_ONCE]
-                level[c][part] = below[c].reshape(-1, FAN).take(part, axis=0).sum(axis=1)
+                level[c][part] = _sums(below[c].reshape(-1, FAN).take(part, axis=0))
 
     def total(self, rates: Sequence[float]) -> float:
         """The mass of all examples, without the floor."""
@@ -155,7 +155,22 @@ def _zeros(size: int) -> Floats:
 def _add_up(values: Floats, sums: Floats) -> None:
     """Sums of all blocks of ``values``."""
     blocks = values.reshape(-1, FAN)
-    np.add.reduce(blocks, axis=1, out=sums[: len(blocks)])
+    for start in range(0, len(blocks), AT_ONCE):
+        part = blocks[start : start + AT_ONCE]
+        sums[start : start + len(part)] = _sums(part)
+
+
+def _sums(blocks: Floats) -> Floats:
+    """The sum of each row, always in the same order: as numpy adds 16, in two thirds of the time.
+
+    However a value came into the tree, its parents are bitwise the same.
+    """
+    rows = torch.from_numpy(blocks)
+    rows = rows[:, : FAN // 2] + rows[:, FAN // 2 :]
+    while rows.shape[1] > 1:
+        rows = rows[:, ::2] + rows[:, 1::2]
+    sums: Floats = rows.numpy()[:, 0]
+    return sums
 
 
 def _find_on_line(ends: Floats, points: Floats) -> tuple[Ints, Floats]:
@@ -170,10 +185,10 @@ def _find_in_rows(masses: Floats, left: Floats) -> tuple[Ints, Floats]:
     """Which entry of its row each point lies under, and how far into it. Overwrites ``masses``."""
     # Torch adds up rows in the same order as numpy, in a tenth of the time.
     ends = torch.from_numpy(masses).cumsum_(1).numpy()
-    left = np.minimum(np.maximum(left, 0.0), _below(ends[:, -1]))
+    left = np.minimum(left, _below(ends[:, -1]))
     child = (ends <= left[:, None]).argmin(axis=1)
-    before = ends.ravel().take(np.arange(len(child)) * FAN + child - 1, mode="wrap")
-    return child, left - np.where(child > 0, before, 0.0)
+    before = ends.ravel().take(np.arange(-1, ends.size - 1, FAN) + child, mode="wrap")
+    return child, left - before * (child > 0)
 
 
 def _in_line(points: Floats, total: float) -> Ints:
