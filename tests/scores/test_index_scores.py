@@ -274,3 +274,13 @@ def test_uniform_grows_too() -> None:
     score = Uniform()
     score.extend(9)
     assert score.score(torch.arange(9), None).tolist() == [1.0] * 9
+
+
+def test_losses_are_read_only_where_somebody_has_one() -> None:
+    record = LossRecord(3)
+    assert record.rows(torch.tensor([2, 0]))[0].shape == (2, 0)
+    record.append(torch.tensor([1]), torch.tensor([0.5]))
+    assert record.rows(torch.tensor([2, 0]))[0].shape == (2, 0)
+    losses, counts = record.rows(torch.tensor([2, 1]))
+    assert losses[:, 0].tolist() == [0.0, 0.5]
+    assert counts.tolist() == [0, 1]

@@ -142,3 +142,21 @@ def test_putting_many_at_once_gives_the_same_sums(size: int) -> None:
 def test_blocks_begin_with_a_cache_line() -> None:
     tree = SumTree(70_000, columns=2)
     assert all(part.ctypes.data % 64 == 0 for level in tree._levels for part in level)
+
+
+def test_a_point_that_rounding_left_outside_its_row_goes_to_the_last_entry_with_mass() -> None:
+    rows = np.zeros((3, tree_module.FAN))
+    rows[:, :2] = 1.0
+    child, left = tree_module._find_in_rows(rows, np.array([2.0, 1.0, 0.5]))
+    assert child.tolist() == [1, 1, 0]
+    assert left.tolist() == [np.nextafter(2.0, 0.0) - 1.0, 0.0, 0.5]
+
+
+@pytest.mark.usefixtures("shape")
+def test_no_point_finds_the_padding() -> None:
+    random = np.random.default_rng(0)
+    n = 10 * tree_module.TOP + 1  # all but the first entry of the last block are padding
+    tree = SumTree(n, columns=1)
+    for floor in random.random(200):
+        end = tree._top_masses((1.0,), floor).cumsum()[-1]
+        assert tree.find(np.array([np.nextafter(end, 0.0)]), (1.0,), floor).tolist() == [n - 1]

@@ -34,6 +34,13 @@ class LossRecord:
         self.losses = torch.cat([self.losses, self.losses.new_zeros(new, LENGTH)])
         self.counts = torch.cat([self.counts, self.counts.new_zeros(new)])
 
+    def rows(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses [len(indices), LENGTH] and counts; no columns where nobody has a loss."""
+        counts = self.counts.index_select(0, indices)
+        if not counts.any():  # all examples at the start: reading them takes a while
+            return self.losses.new_empty(len(indices), 0), counts
+        return self.losses.index_select(0, indices), counts
+
     def append(self, indices: Tensor, losses: Tensor) -> None:
         """Add one loss to each of the distinct ``indices``, dropping the oldest of a full row."""
         rows, counts = self.losses[indices], self.counts[indices].long()
@@ -141,11 +148,11 @@ class Approx:
 
     def predict(self, indices: Tensor) -> Tensor:
         """The model's output for ``indices``, which may be below zero."""
-        record = self._record
-        classes = None if self._labels is None else self._labels[indices].long()
+        losses, counts = self._record.rows(indices)
+        classes = None if self._labels is None else self._labels.index_select(0, indices).long()
         # The user may call from within autocast; this model is its own.
         with torch.autocast("cpu", enabled=False):
-            out: Tensor = self._model(record.losses[indices], record.counts[indices], classes)
+            out: Tensor = self._model(losses, counts, classes)
         return out
 
     @torch.enable_grad()
