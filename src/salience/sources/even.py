@@ -91,7 +91,7 @@ class EvenIntervals:
         passes = self._passes
         size = passes.size if passes.under_way else self._n
         slices = -(-size // SLICE)
-        if slices == 1 and not passes.under_way:  # everybody, in any order
+        if slices == 1:  # everybody, in any order
             return torch.arange(self._n, device="cpu")
         return passes.take(-(-size // slices), whole=False)  # of equal size
 
