@@ -21,6 +21,7 @@ LAYERS = [
     {"presets"},
     {"feedback"},
     {"distributed"},
+    {"shards"},
     {"sampler"},
     {"pools", "loader"},
     {"integrations"},

@@ -10,7 +10,15 @@ from torch import Tensor
 from salience.errors import ArgumentError
 from salience.functional import Scheme
 
-__all__ = ["BadLoss", "check_arguments", "divisible", "host_indices", "pool_size", "whole_numbers"]
+__all__ = [
+    "BadLoss",
+    "check_arguments",
+    "check_sharding",
+    "divisible",
+    "host_indices",
+    "pool_size",
+    "whole_numbers",
+]
 
 BadLoss = Literal["raise", "skip"]
 
@@ -77,4 +85,19 @@ def check_arguments(n: int | None, k: float, draw: str, on_bad_loss: str) -> Non
     if on_bad_loss not in get_args(BadLoss):
         raise ArgumentError(
             f"on_bad_loss must be one of {', '.join(get_args(BadLoss))}; got {on_bad_loss!r}"
+        )
+
+
+def check_sharding(shard: Any, score: Any, by_index: bool, presample: float | None) -> None:
+    """Only scores that are known by index, drawn from all examples of a rank."""
+    if shard not in (False, True, "own"):
+        raise ArgumentError(
+            f"shard must be False, True (each rank draws from its part of the dataset) or 'own' "
+            f"(each rank is given a dataset of its own); got {shard!r}"
+        )
+    if shard and (score == "auto" or not by_index or presample is not None):
+        given = f"presample={presample!r}" if presample is not None else f"score {score!r}"
+        raise ArgumentError(
+            f"shard={shard!r} does not go with {given}: use score='history', 'approx' or "
+            f"'uniform' without presample, or leave shard out"
         )

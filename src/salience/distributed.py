@@ -124,15 +124,16 @@ class Rows:
 class Pooled:
     """This rank's own losses, with the means over all ranks."""
 
-    def __init__(self, local: Arriving, gather: Gather) -> None:
-        self._local, self._gather = local, gather
+    def __init__(self, local: Arriving, gather: Gather, draw: Draw | None) -> None:
+        self._local, self._gather, self._draw = local, gather, draw
         self.number = local.number
 
     def result(self) -> Arrived:
         means = np.ascontiguousarray(self._gather.result()).view(np.float64)
         known = means[~np.isnan(means[:, 0])]
         found = Means(*known.mean(axis=0).tolist()) if len(known) else None
-        return self._local.result()._replace(means=found)
+        draw, losses, _ = self._local.result()
+        return Arrived(self._draw or draw, losses, found)
 
 
 def _losses(local: Arrived) -> NDArray[np.generic]:

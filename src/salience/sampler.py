@@ -3,6 +3,7 @@
 import math
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Literal, final
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from salience.arguments import (
     BadLoss,
     check_arguments,
+    check_sharding,
     divisible,
     host_indices,
     pool_size,
@@ -35,8 +37,9 @@ from salience.functional import Scheme
 from salience.presets import ScoreName, Settings, make_preset
 from salience.scores import NEED_MODEL, Score
 from salience.scores.checks import check_scores
+from salience.shards import Sharding, size_of, state_of_shard
 from salience.smoothing import RunningMean, Smoothing
-from salience.sources import Choice, Pool
+from salience.sources import Choice, Pool, Shard
 from salience.sources.scoring import CHUNK
 
 __all__ = ["ImportanceSampler"]
@@ -85,6 +88,7 @@ class ImportanceSampler:
         on_bad_loss: BadLoss = "raise",
         seed: int = 0,
         drop_last: bool = False,
+        shard: Sharding = False,
     ) -> None:
         n, batch_size, seed = whole_numbers(n, batch_size, seed)
         check_arguments(n, k, draw, on_bad_loss)
@@ -96,6 +100,8 @@ class ImportanceSampler:
                 f"score {score!r} needs examples with an index, which a stream does not have: "
                 f"use 'loss', 'upper_bound' or 'gnorm', or give the dataset itself"
             )
+        check_sharding(shard, score, by_index, presample)
+        self.sharding = shard
         self._given: dict[str, Any] = {
             "score": score,
             "smoothing": smoothing,
@@ -126,37 +132,57 @@ class ImportanceSampler:
     def _assemble(self, ranks: Ranks) -> None:
         """Put the parts together, for the batch of all ranks together."""
         given, self.ranks = self._given, ranks
-        size = self.batch_size * ranks.world
-        self._size = size if self.n is None else min(size, self.n)  # of a draw
+        self.sharded = bool(self.sharding) and ranks.world > 1
+        size = self.batch_size * ranks.world  # of all ranks together
+        n, batch, shard, labels = self.n, size, None, given["labels"]
+        if self.sharded and n is not None:
+            n, batch = size_of(n, self.sharding, ranks), self.batch_size
+            shard = Shard(n, *ranks)
+            if labels is not None and self.sharding is True:
+                labels = labels._replace(labels=labels.labels[ranks.rank :: ranks.world])
+            if not n:
+                raise ArgumentError(f"rank {ranks.rank} of {ranks.world} has no examples")
+        self._shard, self._examples = shard, n
+        self._size = batch if n is None else min(batch, n)  # of a draw
         self._generator = torch.Generator(device="cpu")
-        self._generator.manual_seed((given["seed"] + SALT) % 2**64)
-        pool = pool_size(self.n, size, given["presample"], given["by_index"])
+        self._generator.manual_seed(self._seed_of_draws())
+        pool = pool_size(n, batch, given["presample"], given["by_index"])
         settings = Settings(
-            n=self.n,
-            batch_size=size,
+            n=n,
+            batch_size=batch,
             k=self.k,
             smoothing=given["smoothing"],
             scheme=given["scheme"],
             generator=self._generator,
             pool=None if given["score"] == "uniform" else divisible(pool, ranks.world),
-            labels=given["labels"],
+            labels=labels,
             model=given["model"],
             loss=given["loss"],
             seed=given["seed"],
             drop_last=given["drop_last"],
+            shard=shard,
         )
         self.score_name, preset = make_preset(given["score"], settings)
         self._score, self._smoothing, self.source = preset
         self._choice = Choice(self._smoothing, self.k, given["scheme"], self._generator)
         self._settings = {
-            "dataset size": self.n,
+            "dataset size": None if self.sharding == "own" else self.n,
             "batch_size": size,
             "score": self.score_name,
             "k": self.k,
             "draw": given["scheme"],
             "presample": given["presample"],
             "smoothing": _described(self._smoothing),
+            "shard": self.sharding,
         }
+
+    def _seed_of_draws(self, *more: int) -> int:
+        """The same on all ranks, unless each draws from its own examples."""
+        seed = int(self._given["seed"]) + SALT
+        if self.sharded or more:
+            mixed = np.random.SeedSequence([seed % 2**64, self.ranks.rank, *more])
+            seed = int(mixed.generate_state(1, np.uint64)[0])
+        return seed % 2**64
 
     def __repr__(self) -> str:
         size = "a stream" if self.n is None else f"{self.n} examples"
@@ -212,16 +238,32 @@ class ImportanceSampler:
             )
         self._assemble(ranks)
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
         """All ranks come here at once, at the first draw of each."""
+        if self._connected:
+            return
         self.join()
         if self.ranks.world > 1:
             self._exchange = Exchange(self.ranks, {**self._settings, **self.alike})
+            if self._shard is not None:
+                sizes = [int(size) for size in self._exchange.all(self._examples)]
+                self._shard.connect(sizes, self._exchange.numbers)
+                self._settings["dataset size"] = self._shard.n
         self._connected = True
 
+    @property
+    def examples(self) -> int:
+        """Of all ranks together, as far as they are known."""
+        return self._shard.n if self._shard is not None else self.n or 0
+
     def own(self, draw: Draw) -> Draw:
-        """The rows of a draw that this rank trains on."""
-        return rows_of(draw, self.ranks)
+        """The rows of a draw that this rank trains on, with positions in its dataset."""
+        if not self.sharded:
+            return rows_of(draw, self.ranks)
+        own = draw.map(_unchanged)
+        if self.sharding is True:
+            own.indices = own.indices * self.ranks.world + self.ranks.rank
+        return own
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes connections of its own."""
@@ -248,8 +290,7 @@ class ImportanceSampler:
                 f"score {self.score_name!r} needs the examples themselves: use ImportanceLoader, "
                 f"or choose(indices, batch) with a pool of them"
             )
-        if not self._connected:
-            self._connect()
+        self.connect()
         self.collect()  # every rank at the same draw: errors come on all of them
         if self.source.ready(self._size, self._number):
             draw = self.source.draw(self._size, self._number)
@@ -265,8 +306,7 @@ class ImportanceSampler:
     def candidates(self) -> Tensor:
         """For scores that need the model: positions of the next pool, of all ranks together."""
         assert isinstance(self.source, Pool)
-        if not self._connected:
-            self._connect()
+        self.connect()
         self.collect()
         return self.source.candidates()
 
@@ -373,6 +413,8 @@ class ImportanceSampler:
         if self._exchange is None:
             return local
         whole = self.outstanding.pop(local.number)
+        if self.sharded:
+            return self._exchange.means(local, self._means, 0, whole)
         if self.by_index:
             return self._exchange.rows(whole, local, self.batch_size)
         # Pools are each rank's own: only what smoothing follows is the mean over all ranks.
@@ -435,8 +477,11 @@ class ImportanceSampler:
             self.source.update(changed)
 
     def _means(self, draw: Draw, losses: Tensor) -> Means:
-        loss = draw.unbiased_mean(losses)
-        return Means(loss, loss if self._score.unit == "loss" else draw.unbiased_mean(draw.scores))
+        """With shards, so that their mean over the ranks is one over all examples."""
+        share = 1.0 if self._shard is None else self._shard.share
+        loss = draw.unbiased_mean(losses) * share
+        in_losses = self._score.unit == "loss"
+        return Means(loss, loss if in_losses else draw.unbiased_mean(draw.scores) * share)
 
     def forget(self) -> None:
         """Forget the draws whose losses never came back."""
@@ -457,6 +502,19 @@ class ImportanceSampler:
         if indices is None:
             indices = torch.arange(self.n, device="cpu")
         at = host_indices(indices, self.n)
+        if self.sharded and self.sharding is True:
+            return self._scores_of_shard(at)
+        return self._scores(at)
+
+    def _scores_of_shard(self, indices: Tensor) -> Tensor:
+        """Of other ranks' examples nothing is known here."""
+        rank, world = self.ranks
+        mine = indices % world == rank
+        found = torch.full((len(indices),), math.nan, dtype=torch.float32, device="cpu")
+        found[mine] = self._scores(indices[mine] // world)
+        return found
+
+    def _scores(self, at: Tensor) -> Tensor:
         score, found = self.score, torch.empty(len(at), dtype=torch.float32, device="cpu")
         for part, out in zip(torch.split(at, CHUNK), torch.split(found, CHUNK), strict=True):
             out.copy_(check_scores(score.score(part, None), len(part), unknown=True))
@@ -478,7 +536,14 @@ class ImportanceSampler:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values, enough to continue exactly."""
+        """Tensors and plain values, enough to continue exactly.
+
+        With shards it holds those of all ranks, and all of them have to call it.
+        """
+        return self.together(self.own_state(self.outstanding.values()))
+
+    def own_state(self, outstanding: Iterable[Draw]) -> dict[str, Any]:
+        """What this rank has to save, with the draws that are to come again."""
         self.catch_up()
         return {
             "version": VERSION,
@@ -491,13 +556,38 @@ class ImportanceSampler:
             "smoothing": self._smoothing.state_dict(),
             "score": self._score.state_dict(),
             "source": {} if self.source is None else self.source.state_dict(),
-            "outstanding": [draw.state_dict() for draw in self.outstanding.values()],
+            "outstanding": [draw.state_dict() for draw in outstanding],
         }
+
+    def together(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state of all ranks from that of this one: the same, unless they have shards."""
+        if not self.sharded:
+            return state
+        if not self._connected:
+            self.connect()
+            state["settings"] = dict(self._settings)
+        assert self._exchange is not None
+        parts = self._exchange.all({**state, "examples": self._examples})
+        return {"version": VERSION, "settings": state["settings"], "parts": parts}
+
+    def apart(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state of this rank from that of all."""
+        if not self.sharded:
+            return state
+        assert self._shard is not None
+        try:
+            return state_of_shard(state["parts"], self.ranks, self._shard.sizes, self.sharding)
+        except Exception as error:
+            raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; the state of something else changes nothing."""
         self.check_state(state)
-        before, window = self.state_dict(), self._window
+        self.load_own_state(self.apart(state))
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """The same for a state that was checked and is this rank's."""
+        before, window = self.own_state(self.outstanding.values()), self._window
         try:
             self._load(state)
         except Exception as error:
@@ -509,6 +599,8 @@ class ImportanceSampler:
         """Refuse what ``state_dict`` did not return, or returned with other arguments."""
         if not self.begun:
             self.join()
+        if self.sharded:
+            self.connect()
         version = state.get("version") if isinstance(state, dict) else None
         if version != VERSION:
             raise StateError(
@@ -532,11 +624,16 @@ class ImportanceSampler:
         self._backlog, self._arriving = [], deque()
         self._number = int(state["number"])
         self.step, self.skipped = int(state["step"]), int(state["skipped"])
-        self._generator.set_state(state["rng"].cpu())
+        if state["rng"] is None:  # from other ranks
+            self._generator.manual_seed(self._seed_of_draws(self._number))
+        else:
+            self._generator.set_state(state["rng"].cpu())
         self._mean_loss.load_state_dict(state["mean_loss"])
         self._smoothing.load_state_dict(state["smoothing"])
         self._score.load_state_dict(state["score"])
-        if self.source is not None:
+        if self.source is not None and state["source"] is None:
+            self.source.refresh()
+        elif self.source is not None:
             self.source.load_state_dict(state["source"])
         draws = [Draw.from_state(parts) for parts in state["outstanding"]]
         self.outstanding = {draw.number: draw for draw in draws}
@@ -554,6 +651,10 @@ def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     starts = np.append(0, np.flatnonzero(~repeated) + 1)
     means = np.add.reduceat(losses.numpy()[order], starts) / np.diff(starts, append=len(at))
     return torch.from_numpy(ordered[starts]), torch.from_numpy(means.astype(np.float32))
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _by_index(score: Any) -> bool:

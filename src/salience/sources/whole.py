@@ -15,6 +15,7 @@ from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.queue import Queue
 from salience.sources.scoring import CHUNK, known_scores
+from salience.sources.shard import Shard
 from salience.sources.tree import SumTree
 
 __all__ = ["WholeDataset"]
@@ -37,6 +38,9 @@ class WholeDataset:
 
     Examples whose score is not known yet (nan) get the largest score seen so far, so that they are
     visited first. As one number for all of them it can change without touching the tree.
+
+    With a ``shard``, q_i / Q_r over the examples of this rank: smoothing and the score of unseen
+    examples are those of all ranks together, and weights those of one draw from all examples.
     """
 
     active = True
@@ -49,7 +53,9 @@ class WholeDataset:
         k: float,
         scheme: Scheme,
         generator: torch.Generator,
+        shard: Shard | None = None,
     ) -> None:
+        self._shard = shard or Shard(n)
         self._score, self._smoothing, self._k = score, smoothing, k
         self._scheme: Scheme = scheme
         self._generator = generator
@@ -65,6 +71,7 @@ class WholeDataset:
         """Grow to ``n`` examples, which the score knows already; drawn from the next draw on."""
         before = self._tree.n
         self._tree.extend(n)
+        self._shard.extend(n)
         self._fill(self._ask, before)
         self._queue.clear()  # the probabilities in it are those among fewer examples
 
@@ -81,25 +88,38 @@ class WholeDataset:
         """How many batches of ``n`` to draw for at once; multinomial draws are independent."""
         if self._scheme == "multinomial":
             return 1
-        return max(min(self._tree.n // (PART * n), POINTS // n, AHEAD), 1)
+        # As many on every rank, for all of them ask each other at a draw.
+        examples = self._shard.n // self._shard.world
+        return max(min(examples // (PART * n), POINTS // n, AHEAD), 1)
 
     def _draw(self, n: int, *, mixed: bool) -> None:
         self._apply()
-        tree = self._tree
-        # With nothing known, any positive number makes all equal.
-        rates = (1.0, (self._initial or 1.0) if self._unknown else 0.0)
-        total = tree.total(rates)
-        floor = float(self._smoothing.constant(total / tree.n))
-        if total + floor <= 0:  # every score and the smoothing are zero: all alike
-            rates, total, floor = (0.0, 0.0), 0.0, 1.0
-        total += floor * tree.n
+        tree, shard = self._tree, self._shard
+        rates, floor, totals = self._line()
+        own, total = totals[shard.rank], sum(totals)
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
         order = self._order() if mixed and self._scheme == "systematic" else None
-        found = tree.find(points.numpy() * total, rates, floor, order)
+        found = tree.find(points.numpy() * own, rates, floor, order)
         mass = tree.mass(found, rates, floor)
-        p = mass / total
-        weights = functional.weights(p, self._k, tree.n).astype(np.float32)
-        self._queue.put(*(torch.from_numpy(part) for part in (found, weights, p, mass - floor)))
+        weights = functional.shard_weights(
+            mass, self._k, n=shard.n, total=total, own=own, world=shard.world
+        )
+        parts = (found, weights.astype(np.float32), mass / own, mass - floor)
+        self._queue.put(*(torch.from_numpy(part) for part in parts))
+
+    def _line(self) -> tuple[tuple[float, float], float, list[float]]:
+        """The rates of known and unknown scores, c, and the total mass on each rank."""
+        known = self._tree.total((1.0, 0.0))
+        ranks = self._shard.all([known, self._unknown, self._initial])
+        # With nothing known, any positive number makes all equal.
+        initial = max(initial for _, _, initial in ranks) or 1.0
+        rates = (1.0, initial if any(unknown for _, unknown, _ in ranks) else 0.0)
+        totals = [rates[0] * known + rates[1] * unknown for known, unknown, _ in ranks]
+        floor = float(self._smoothing.constant(sum(totals) / self._shard.n))
+        if sum(totals) + floor <= 0:  # every score and the smoothing are zero: all alike
+            rates, totals, floor = (0.0, 0.0), [0.0] * len(totals), 1.0
+        sizes = self._shard.sizes
+        return rates, floor, [t + floor * n for t, n in zip(totals, sizes, strict=True)]
 
     def _order(self) -> NDArray[np.int64]:
         order: NDArray[np.int64] = torch.randperm(
@@ -141,6 +161,12 @@ class WholeDataset:
             self._initial = max(self._initial, float(scores.max()))
         self._tree.sum_up()
         self._unknown = self._tree.total((0.0, 1.0))
+
+    def refresh(self) -> None:
+        """Read all scores anew, after the score has learned or loaded something by itself."""
+        self._initial, self._changed, self._behind = 0.0, [], 0
+        self._queue.clear()
+        self._fill(self._ask)
 
     def new_epoch(self) -> None:
         pass
