@@ -22,6 +22,7 @@ LAYERS = [
     {"feedback"},
     {"distributed"},
     {"shards"},
+    {"assembly"},
     {"sampler"},
     {"pools", "loader"},
     {"integrations"},

@@ -17,6 +17,7 @@ __all__ = [
     "divisible",
     "host_indices",
     "pool_size",
+    "whole_number",
     "whole_numbers",
 ]
 
@@ -60,11 +61,11 @@ def divisible(pool: int | None, world: int) -> int | None:
 
 def whole_numbers(n: Any, batch_size: Any, seed: Any) -> tuple[int | None, int, int]:
     """Python's and NumPy's whole numbers, and nothing else."""
-    size = None if n is None else _whole_number("the dataset size", n)
-    return size, _whole_number("batch_size", batch_size, least=1), _whole_number("seed", seed)
+    size = None if n is None else whole_number("the dataset size", n)
+    return size, whole_number("batch_size", batch_size, least=1), whole_number("seed", seed)
 
 
-def _whole_number(name: str, value: Any, least: int | None = None) -> int:
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
     wanted = "a whole number" + ("" if least is None else f" >= {least}")
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ArgumentError(f"{name} must be {wanted}; got {value!r}")

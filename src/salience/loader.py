@@ -469,6 +469,20 @@ class ImportanceLoader:
         """
         return self._sampler.recent()
 
+    def extend(self, labels: Any = None) -> None:
+        """The dataset has grown: draw from all of it from now on.
+
+        New examples come at the end of ``dataset``, and have not been seen yet. ``labels`` are
+        found as at the beginning, or given for all examples.
+        """
+        if self._steps is None:
+            raise UsageError("a stream has no size that could grow")
+        if labels is None and self._sampler.has_labels:
+            labels = find_labels(self._dataset)
+        self._sampler.extend(_size(self._dataset), labels)
+        self._steps = _steps(self._sampler, self._given_steps, self._drop_last)
+        self._requests.steps = self._steps
+
     # -------------------------------------------------------------------------------------- state
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, final
 
 import numpy as np
@@ -15,12 +16,12 @@ from salience.arguments import (
     BadLoss,
     check_arguments,
     check_sharding,
-    divisible,
     host_indices,
-    pool_size,
+    whole_number,
     whole_numbers,
 )
-from salience.batches.labels import as_labels
+from salience.assembly import Recipe
+from salience.batches.labels import Labels, as_labels
 from salience.distributed import Exchange, Ranks, checksum, current_ranks, rows_of
 from salience.draw import Draw
 from salience.errors import ArgumentError, LossError, StateError, UsageError
@@ -34,12 +35,12 @@ from salience.feedback import (
     refuse_bad,
 )
 from salience.functional import Scheme
-from salience.presets import ScoreName, Settings, make_preset
-from salience.scores import NEED_MODEL, Score
+from salience.presets import ScoreName
+from salience.scores import NEED_MODEL, Approx, Score
 from salience.scores.checks import check_scores
-from salience.shards import Sharding, size_of, state_of_shard
+from salience.shards import Sharding, state_of_shard
 from salience.smoothing import RunningMean, Smoothing
-from salience.sources import Choice, Pool, Shard
+from salience.sources import Pool
 from salience.sources.scoring import CHUNK
 
 __all__ = ["ImportanceSampler"]
@@ -47,9 +48,6 @@ __all__ = ["ImportanceSampler"]
 Losses = NDArray[np.float32]
 
 VERSION = 6  # of the saved state
-# Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
-# a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
-SALT = 5_846_008_549_259_017_313
 LARGE = 16384  # losses that are learned at once, rather than kept
 BACKLOG = 64  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
@@ -101,19 +99,22 @@ class ImportanceSampler:
                 f"use 'loss', 'upper_bound' or 'gnorm', or give the dataset itself"
             )
         check_sharding(shard, score, by_index, presample)
-        self.sharding = shard
-        self._given: dict[str, Any] = {
-            "score": score,
-            "smoothing": smoothing,
-            "presample": presample,
-            "scheme": draw,
-            "labels": None if labels is None or n is None else as_labels(labels, n),
-            "model": model,
-            "loss": loss,
-            "seed": seed,
-            "drop_last": drop_last,
-            "by_index": by_index,
-        }
+        self._recipe = Recipe(
+            n=n,
+            batch_size=batch_size,
+            k=self.k,
+            score=score,
+            smoothing=smoothing,
+            presample=presample,
+            scheme=draw,
+            labels=None if labels is None or n is None else as_labels(labels, n),
+            model=model,
+            loss=loss,
+            seed=seed,
+            drop_last=drop_last,
+            by_index=by_index,
+            sharding=shard,
+        )
         self._assemble(self._current_ranks())
         self.outstanding: dict[int, Draw] = {}  # drawn, of all ranks together, and not learned
         self.deferred = False
@@ -130,59 +131,13 @@ class ImportanceSampler:
         self.seconds = 0.0
 
     def _assemble(self, ranks: Ranks) -> None:
-        """Put the parts together, for the batch of all ranks together."""
-        given, self.ranks = self._given, ranks
-        self.sharded = bool(self.sharding) and ranks.world > 1
-        size = self.batch_size * ranks.world  # of all ranks together
-        n, batch, shard, labels = self.n, size, None, given["labels"]
-        if self.sharded and n is not None:
-            n, batch = size_of(n, self.sharding, ranks), self.batch_size
-            shard = Shard(n, *ranks)
-            if labels is not None and self.sharding is True:
-                labels = labels._replace(labels=labels.labels[ranks.rank :: ranks.world])
-            if not n:
-                raise ArgumentError(f"rank {ranks.rank} of {ranks.world} has no examples")
-        self._shard, self._examples = shard, n
-        self._size = batch if n is None else min(batch, n)  # of a draw
-        self._generator = torch.Generator(device="cpu")
-        self._generator.manual_seed(self._seed_of_draws())
-        pool = pool_size(n, batch, given["presample"], given["by_index"])
-        settings = Settings(
-            n=n,
-            batch_size=batch,
-            k=self.k,
-            smoothing=given["smoothing"],
-            scheme=given["scheme"],
-            generator=self._generator,
-            pool=None if given["score"] == "uniform" else divisible(pool, ranks.world),
-            labels=labels,
-            model=given["model"],
-            loss=given["loss"],
-            seed=given["seed"],
-            drop_last=given["drop_last"],
-            shard=shard,
-        )
-        self.score_name, preset = make_preset(given["score"], settings)
-        self._score, self._smoothing, self.source = preset
-        self._choice = Choice(self._smoothing, self.k, given["scheme"], self._generator)
-        self._settings = {
-            "dataset size": None if self.sharding == "own" else self.n,
-            "batch_size": size,
-            "score": self.score_name,
-            "k": self.k,
-            "draw": given["scheme"],
-            "presample": given["presample"],
-            "smoothing": _described(self._smoothing),
-            "shard": self.sharding,
-        }
-
-    def _seed_of_draws(self, *more: int) -> int:
-        """The same on all ranks, unless each draws from its own examples."""
-        seed = int(self._given["seed"]) + SALT
-        if self.sharded or more:
-            mixed = np.random.SeedSequence([seed % 2**64, self.ranks.rank, *more])
-            seed = int(mixed.generate_state(1, np.uint64)[0])
-        return seed % 2**64
+        """Put the parts together for all ranks."""
+        parts = self._recipe.assemble(ranks)
+        self.ranks, self.sharded = ranks, parts.shard is not None
+        self.score_name, self._choice, self._generator = parts.name, parts.choice, parts.generator
+        self._score, self._smoothing, self.source = parts.preset
+        self._examples, self._size, self._shard = parts.examples, parts.size, parts.shard
+        self._settings = parts.settings
 
     def __repr__(self) -> str:
         size = "a stream" if self.n is None else f"{self.n} examples"
@@ -206,6 +161,11 @@ class ImportanceSampler:
     def active(self) -> bool:
         """Whether the next draw is by importance."""
         return self.source is None or self.source.active
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the classes of the examples are known."""
+        return self._recipe.labels is not None
 
     @property
     def begun(self) -> bool:
@@ -261,7 +221,7 @@ class ImportanceSampler:
         if not self.sharded:
             return rows_of(draw, self.ranks)
         own = draw.map(_unchanged)
-        if self.sharding is True:
+        if self._recipe.sharding is True:
             own.indices = own.indices * self.ranks.world + self.ranks.rank
         return own
 
@@ -438,7 +398,8 @@ class ImportanceSampler:
         if len(values):
             # A copy: the user may change them in place.
             self._backlog.append(Arrived(good, torch.from_numpy(values.copy()), means))
-        if len(self._backlog) >= BACKLOG or len(values) > LARGE:
+        steps = len(self._backlog)
+        if steps >= BACKLOG or steps * len(values) >= LARGE:
             self._learn_backlog()
 
     def _checked(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:
@@ -483,6 +444,46 @@ class ImportanceSampler:
         in_losses = self._score.unit == "loss"
         return Means(loss, loss if in_losses else draw.unbiased_mean(draw.scores) * share)
 
+    def extend(self, n: int, labels: Any = None) -> None:
+        """The dataset has grown to ``n`` examples; new ones have not been seen yet.
+
+        ``labels``: the classes of all ``n``, if classes were given. With several ranks, all of
+        them do this at the same step.
+        """
+        n = whole_number("the dataset size", n, least=self.n or 1)
+        if self.n is None or self.sharded or not hasattr(self._score, "extend"):
+            what = "a stream" if self.n is None else "shards" if self.sharded else self.score_name
+            raise UsageError(
+                f"extend() needs a whole dataset and a score that can grow: not {what}"
+            )
+        grown = self._grown_labels(n, labels)
+        self.catch_up()
+        if isinstance(self._score, Approx):
+            self._score.extend(n, None if grown is None else grown.labels[self.n :])
+        elif self.by_index:
+            self._score.extend(n)  # type: ignore[attr-defined]
+        assert self.source is not None
+        self.source.extend(n, None if grown is None else grown.labels)
+        self.n = self._examples = n
+        self._recipe = replace(self._recipe, n=n, labels=grown)
+        self._size = min(self.batch_size * self.ranks.world, n)
+        self._settings["dataset size"] = n
+
+    def _grown_labels(self, n: int, labels: Any) -> Labels | None:
+        """The classes of all examples, numbered as before."""
+        before = self._recipe.labels
+        if before is None:
+            return None
+        if labels is None:
+            raise ArgumentError(f"labels must be given for all {n} examples, as at the beginning")
+        grown = as_labels(labels, n)
+        if grown.number != before.number or not torch.equal(grown.labels[: self.n], before.labels):
+            raise ArgumentError(
+                "labels must be those of before with new ones behind, and no new classes: begin "
+                "anew with all classes"
+            )
+        return grown
+
     def forget(self) -> None:
         """Forget the draws whose losses never came back."""
         self.outstanding.clear()
@@ -502,7 +503,7 @@ class ImportanceSampler:
         if indices is None:
             indices = torch.arange(self.n, device="cpu")
         at = host_indices(indices, self.n)
-        if self.sharded and self.sharding is True:
+        if self.sharded and self._recipe.sharding is True:
             return self._scores_of_shard(at)
         return self._scores(at)
 
@@ -576,7 +577,9 @@ class ImportanceSampler:
             return state
         assert self._shard is not None
         try:
-            return state_of_shard(state["parts"], self.ranks, self._shard.sizes, self.sharding)
+            return state_of_shard(
+                state["parts"], self.ranks, self._shard.sizes, self._recipe.sharding
+            )
         except Exception as error:
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
 
@@ -625,7 +628,7 @@ class ImportanceSampler:
         self._number = int(state["number"])
         self.step, self.skipped = int(state["step"]), int(state["skipped"])
         if state["rng"] is None:  # from other ranks
-            self._generator.manual_seed(self._seed_of_draws(self._number))
+            self._generator.manual_seed(self._recipe.seed_of(self.ranks, self._number))
         else:
             self._generator.set_state(state["rng"].cpu())
         self._mean_loss.load_state_dict(state["mean_loss"])
@@ -641,16 +644,17 @@ class ImportanceSampler:
 
 
 def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
-    """One loss per distinct index, the mean of the repeated ones."""
-    at = indices.numpy()
-    ordered = np.sort(at)
-    repeated = ordered[1:] == ordered[:-1]
-    if not (len(repeated) and repeated[repeated.argmax()]):
-        return indices, losses
-    order = at.argsort(kind="stable")
-    starts = np.append(0, np.flatnonzero(~repeated) + 1)
-    means = np.add.reduceat(losses.numpy()[order], starts) / np.diff(starts, append=len(at))
-    return torch.from_numpy(ordered[starts]), torch.from_numpy(means.astype(np.float32))
+    """One loss per distinct index, the mean of the repeated ones; in the order of the indices."""
+    at, n = indices.numpy(), len(indices)
+    # Index and place in one number: sorted in a fraction of the time of an argsort.
+    packed = np.sort(at * n + np.arange(n))
+    ordered, place = np.divmod(packed, n)
+    values, repeated = losses.numpy()[place], ordered[1:] == ordered[:-1]
+    if len(repeated) and repeated[repeated.argmax()]:
+        starts = np.append(0, np.flatnonzero(~repeated) + 1)
+        means = np.add.reduceat(values, starts) / np.diff(starts, append=n)
+        ordered, values = ordered[starts], means.astype(np.float32)
+    return torch.from_numpy(ordered), torch.from_numpy(values)
 
 
 def _unchanged(tensor: Tensor) -> Tensor:
@@ -659,12 +663,6 @@ def _unchanged(tensor: Tensor) -> Tensor:
 
 def _by_index(score: Any) -> bool:
     return bool(getattr(score, "by_index", True))
-
-
-def _described(smoothing: Smoothing) -> str:
-    """With its settings where it shows them; a default repr would be an address."""
-    shows = type(smoothing).__repr__ is not object.__repr__
-    return repr(smoothing) if shows else type(smoothing).__name__
 
 
 def _counted(ranks: int) -> str:

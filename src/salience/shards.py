@@ -44,7 +44,7 @@ def state_of_shard(
     rank_of, place = _places(before, sharding)
     scores = [part["score"] for part in parts]
     score = {name: _picked(scores, name, before, rank_of[mine], place[mine]) for name in scores[0]}
-    fresh = {"score": score, "source": None, "rng": None, "outstanding": []}
+    fresh: dict[str, Any] = {"score": score, "source": None, "rng": None, "outstanding": []}
     skipped = sum(int(part["skipped"]) for part in parts) if ranks.rank == 0 else 0
     return {**parts[0], **fresh, "skipped": skipped}
 
