@@ -461,7 +461,7 @@ class ImportanceSampler:
         if isinstance(self._score, Approx):
             self._score.extend(n, None if grown is None else grown.labels[self.n :])
         elif self.by_index:
-            self._score.extend(n)  # type: ignore[attr-defined]
+            self._score.extend(n)
         assert self.source is not None
         self.source.extend(n, None if grown is None else grown.labels)
         self.n = self._examples = n
