@@ -11,6 +11,7 @@ from torch import Tensor
 from salience import functional
 from salience.draw import Draw
 from salience.functional import Scheme
+from salience.memory import PRIVATE, Storage
 from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.queue import Queue
@@ -54,18 +55,38 @@ class WholeDataset:
         scheme: Scheme,
         generator: torch.Generator,
         shard: Shard | None = None,
+        storage: Storage = PRIVATE,
     ) -> None:
+        self._writes = storage.writable  # else another rank does, and this one reads
         self._shard = shard or Shard(n)
         self._score, self._smoothing, self._k = score, smoothing, k
         self._scheme: Scheme = scheme
         self._generator = generator
-        self._tree = SumTree(n, columns=2)
-        self._initial = 0.0  # the score of examples that were not seen yet
+        self._tree = SumTree(n, 2, storage)
+        self._numbers = storage.array(2, np.float64)
         self._queue = Queue()
-        self._unknown = float(n)
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._behind = 0  # how many they are
-        self._fill(self._ask)
+        if self._writes:
+            self._fill(self._ask)
+
+    @property
+    def _initial(self) -> float:
+        """The score of examples that were not seen yet."""
+        return float(self._numbers[0])
+
+    @_initial.setter
+    def _initial(self, score: float) -> None:
+        self._numbers[0] = score
+
+    @property
+    def _unknown(self) -> float:
+        """How many they are, as of the tree."""
+        return float(self._numbers[1])
+
+    @_unknown.setter
+    def _unknown(self, number: float) -> None:
+        self._numbers[1] = number
 
     def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
         """Grow to ``n`` examples, which the score knows already; drawn from the next draw on."""
@@ -174,21 +195,25 @@ class WholeDataset:
     def state_dict(self) -> dict[str, Any]:
         # The tree is not brought up to date for this: scores of a model that learns would be read
         # sooner than in a run that is not saved.
-        scores = self._tree.column(_SCORE).copy()
-        scores[self._tree.column(_UNKNOWN) > 0] = np.nan
         return {
-            "scores": torch.from_numpy(scores),
+            "scores": self._saved_scores() if self._writes else None,
             "initial": self._initial,
             "changed": [indices.clone() for indices in self._changed],
             "queue": self._queue.state_dict(),
         }
 
+    def _saved_scores(self) -> Tensor:
+        scores = self._tree.column(_SCORE).copy()
+        scores[self._tree.column(_UNKNOWN) > 0] = np.nan
+        return torch.from_numpy(scores)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state["scores"]
-        if saved.shape != (self._tree.n,):
+        if saved is not None and saved.shape != (self._tree.n,):
             raise ValueError(f"scores of shape {list(saved.shape)} for {self._tree.n} examples")
-        self._initial = float(state["initial"])
-        self._changed = [indices.clone() for indices in state["changed"]]
-        self._behind = sum(map(len, self._changed))
-        self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
+        if self._writes:
+            self._initial = float(state["initial"])
+            self._changed = [indices.clone() for indices in state["changed"]]
+            self._behind = sum(map(len, self._changed))
+            self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
         self._queue.load_state_dict(state["queue"])
