@@ -37,6 +37,11 @@ class Storage(Protocol):
         """False: others write what is in them."""
         ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes have the same arrays."""
+        ...
+
     def array(self, size: int, dtype: Any, fill: float = 0) -> NDArray[Any]:
         """[``size``], all ``fill`` unless others write it."""
         ...
@@ -46,7 +51,7 @@ class Storage(Protocol):
 class Private:
     """Memory of this process."""
 
-    writable = True
+    writable, shared = True, False
 
     def array(self, size: int, dtype: Any, fill: float = 0) -> NDArray[Any]:
         """It begins with a cache line: blocks of the tree, read at random, take two and not three.
@@ -66,7 +71,7 @@ class Private:
 class Blank:
     """No memory: for a sampler that was not used yet."""
 
-    writable = False
+    writable, shared = False, False
 
     def array(self, size: int, dtype: Any, fill: float = 0) -> NDArray[Any]:
         return np.broadcast_to(np.array(fill, dtype), size)
@@ -85,8 +90,8 @@ class Files:
 
     writable = True
 
-    def __init__(self, folder: Path, *, named: bool = False) -> None:
-        self._folder, self._named = folder, named
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        self._folder, self.shared = folder, shared
         self.paths: list[Path] = []
 
     def array(self, size: int, dtype: Any, fill: float = 0) -> NDArray[Any]:
@@ -112,7 +117,7 @@ class Files:
             mapped = mmap.mmap(file, size * dtype.itemsize)
         finally:
             os.close(file)
-            if not self._named:
+            if not self.shared:
                 self.unlink()
         return np.frombuffer(mapped, dtype)
 
@@ -134,7 +139,7 @@ def _reserve(file: int, size: int) -> None:
 class Shared:
     """The files that another process made, in the order in which it made them; to be read."""
 
-    writable = False
+    writable, shared = False, True
 
     def __init__(self, paths: list[Path]) -> None:
         self._paths = list(paths)
@@ -202,7 +207,7 @@ _LOCK = threading.Lock()
 
 
 def _fence() -> None:
-    """Some processors let others see what is written out of order: not across two uses of a lock."""
+    """Some processors show writes to others out of order: not across two uses of a lock."""
     for _ in range(2):
         with _LOCK:
             pass
@@ -218,7 +223,7 @@ def share(
     machines = everyone(_machine())
     ranks = [r for r, machine in enumerate(machines) if machine == machines[rank]]
     writer, made, finished, problem = ranks[0], None, None, None
-    files = Files(folder, named=True)
+    files = Files(folder, shared=True)
     try:
         if rank == writer:
             try:

@@ -129,7 +129,9 @@ class ImportanceSampler:
         self._exchange: Exchange | None = None
         self._connected = False
         self._turns: Turns | None = None  # with ranks that share memory
-        self._unwritten: list[tuple[Tensor, Tensor]] = []  # indices and losses, until it is its turn
+        self._unwritten: list[
+            tuple[Tensor, Tensor]
+        ] = []  # indices and losses, until it is its turn
         self._arriving: deque[Arriving] = deque()  # from all ranks
         self._number = 0
         self._backlog: list[Arrived] = []  # taken and not learned yet

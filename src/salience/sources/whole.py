@@ -1,7 +1,7 @@
 """Draws from the whole dataset through a sum tree, in time that hardly grows with its size."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -17,15 +17,27 @@ from salience.smoothing import Smoothing
 from salience.sources.queue import Queue
 from salience.sources.scoring import CHUNK, known_scores
 from salience.sources.shard import Shard
-from salience.sources.tree import SumTree
+from salience.sources.tree import Floats, SumTree
 
 __all__ = ["WholeDataset"]
 
 AHEAD = 32  # batches that one systematic draw is split across, at most
 POINTS = 4096  # of such a draw, at most, unless a single batch is larger
 PART = 8  # of a pass: such a draw is at most one in so many
+FOUND = 1024  # points that are looked up at a time, so that no step has to wait for all of a draw
 
 _SCORE, _UNKNOWN = 0, 1  # columns of the tree
+
+
+class Line(NamedTuple):
+    """The masses of all examples in line, and points on it whose examples are not found yet."""
+
+    points: Floats
+    rates: tuple[float, float]  # of known and unknown scores
+    floor: float  # c
+    own: float  # the mass of all examples here
+    total: float  # and on all ranks
+    order: NDArray[np.int64] | None  # of the tree's top nodes
 
 
 @final
@@ -58,6 +70,7 @@ class WholeDataset:
         storage: Storage = PRIVATE,
     ) -> None:
         self._writes = storage.writable  # else another rank does, and this one reads
+        self._shared = storage.shared
         self._shard = shard or Shard(n)
         self._score, self._smoothing, self._k = score, smoothing, k
         self._scheme: Scheme = scheme
@@ -65,6 +78,7 @@ class WholeDataset:
         self._tree = SumTree(n, 2, storage)
         self._numbers = storage.array(2, np.float64)
         self._queue = Queue()
+        self._line: Line | None = None  # the draw under way; the tree does not change meanwhile
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._behind = 0  # how many they are
         if self._writes:
@@ -94,15 +108,22 @@ class WholeDataset:
         self._tree.extend(n)
         self._shard.extend(n)
         self._fill(self._ask, before)
-        self._queue.clear()  # the probabilities in it are those among fewer examples
+        self._forget()  # the probabilities are those among fewer examples
+
+    def _forget(self) -> None:
+        """What is drawn and not handed out."""
+        self._queue.clear()
+        self._line = None
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return len(self._queue) >= n
 
     def draw(self, n: int, number: int) -> Draw:
-        if len(self._queue) < n:
+        if len(self._queue) < n and self._line is None:
             self._queue.clear()
-            self._draw(n * self._batches(n), mixed=n > POINTS // AHEAD)
+            self._begin(n * self._batches(n), mixed=n > POINTS // AHEAD)
+        while len(self._queue) < n:
+            self._find(max(FOUND // n, 1) * n)
         return self._queue.take(n, number, self._tree.n)
 
     def _batches(self, n: int) -> int:
@@ -113,22 +134,35 @@ class WholeDataset:
         examples = self._shard.n // self._shard.world
         return max(min(examples // (PART * n), POINTS // n, AHEAD), 1)
 
-    def _draw(self, n: int, *, mixed: bool) -> None:
+    def _begin(self, n: int, *, mixed: bool) -> None:
+        """One draw of ``n`` points."""
         self._apply()
-        tree, shard = self._tree, self._shard
-        rates, floor, totals = self._line()
-        own, total = totals[shard.rank], sum(totals)
+        rates, floor, totals = self._masses()
+        own, total = totals[self._shard.rank], sum(totals)
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
         order = self._order() if mixed and self._scheme == "systematic" else None
-        found = tree.find(points.numpy() * own, rates, floor, order)
-        mass = tree.mass(found, rates, floor)
+        self._line = Line(points.numpy() * own, rates, floor, own, total, order)
+
+    def _find(self, n: int) -> None:
+        """Queue the examples of the next ``n`` points, or of those that are left."""
+        assert self._line is not None
+        points, rates, floor, own, total, order = self._line
+        found = self._tree.find(points[:n], rates, floor, order)
+        mass = self._tree.mass(found, rates, floor)
+        shard = self._shard
         weights = functional.shard_weights(
             mass, self._k, n=shard.n, total=total, own=own, world=shard.world
         )
         parts = (found, weights.astype(np.float32), mass / own, mass - floor)
         self._queue.put(*(torch.from_numpy(part) for part in parts))
+        self._line = self._line._replace(points=points[n:]) if len(points) > n else None
 
-    def _line(self) -> tuple[tuple[float, float], float, list[float]]:
+    def _find_all(self) -> None:
+        """Before the tree changes."""
+        if self._line is not None:
+            self._find(len(self._line.points))
+
+    def _masses(self) -> tuple[tuple[float, float], float, list[float]]:
         """The rates of known and unknown scores, c, and the total mass on each rank."""
         known = self._tree.total((1.0, 0.0))
         ranks = self._shard.all([known, self._unknown, self._initial])
@@ -151,7 +185,8 @@ class WholeDataset:
     def update(self, indices: Tensor) -> None:
         self._changed.append(indices)
         self._behind += len(indices)
-        if self._behind > CHUNK:  # somebody learns a lot without drawing
+        # Somebody learns a lot without drawing. Others may be about to find points in the tree.
+        if self._behind > CHUNK and not self._shared:
             self._apply()
         if self._unknown and len(indices):
             scores, _ = known_scores(self._score, indices)
@@ -161,6 +196,7 @@ class WholeDataset:
         """Bring the tree up to date: several steps at once, when somebody is about to read it."""
         if not self._changed:
             return
+        self._find_all()
         indices = torch.cat(self._changed)
         self._changed, self._behind = [], 0
         scores, unknown = known_scores(self._score, indices)
@@ -186,7 +222,7 @@ class WholeDataset:
     def refresh(self) -> None:
         """Read all scores anew, after the score has learned or loaded something by itself."""
         self._initial, self._changed, self._behind = 0.0, [], 0
-        self._queue.clear()
+        self._forget()
         self._fill(self._ask)
 
     def new_epoch(self) -> None:
@@ -195,6 +231,7 @@ class WholeDataset:
     def state_dict(self) -> dict[str, Any]:
         # The tree is not brought up to date for this: scores of a model that learns would be read
         # sooner than in a run that is not saved.
+        self._find_all()
         return {
             "scores": self._saved_scores() if self._writes else None,
             "initial": self._initial,
@@ -216,4 +253,5 @@ class WholeDataset:
             self._changed = [indices.clone() for indices in state["changed"]]
             self._behind = sum(map(len, self._changed))
             self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
+        self._line = None
         self._queue.load_state_dict(state["queue"])
