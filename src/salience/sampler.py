@@ -129,9 +129,7 @@ class ImportanceSampler:
         self._exchange: Exchange | None = None
         self._connected = False
         self._turns: Turns | None = None  # with ranks that share memory
-        self._unwritten: list[
-            tuple[Tensor, Tensor]
-        ] = []  # indices and losses, until it is its turn
+        self._unwritten: list[tuple[Tensor, Tensor]] = []  # indices and losses, until its turn
         self._arriving: deque[Arriving] = deque()  # from all ranks
         self._number = 0
         self._backlog: list[Arrived] = []  # taken and not learned yet
@@ -226,11 +224,10 @@ class ImportanceSampler:
             self._exchange = Exchange(self.ranks, {**self._settings, **self.alike})
         if self._blank:
             self._open_memory()
-        if self._exchange is not None:
-            if self._shard is not None:
-                sizes = [int(size) for size in self._exchange.all(self._examples)]
-                self._shard.connect(sizes, self._exchange.numbers)
-                self._settings["dataset size"] = self._shard.n
+        if self._exchange is not None and self._shard is not None:
+            sizes = [int(size) for size in self._exchange.all(self._examples)]
+            self._shard.connect(sizes, self._exchange.numbers)
+            self._settings["dataset size"] = self._shard.n
         self._connected = True
 
     def _open_memory(self) -> None:
