@@ -193,7 +193,7 @@ def looking(rank: int, who: int, folder: str) -> list[Any]:
 
 def test_the_writer_alone_knows_all_scores_at_once(tmp_path: Path) -> None:
     many = on_ranks(2, last_scores, str(tmp_path))
-    assert torch.equal(many[0], last_scores(0, None))
+    assert torch.equal(many[0].nan_to_num(-1), last_scores(0, None).nan_to_num(-1))
 
 
 def last_scores(rank: int, folder: str | None) -> Any:  # noqa: ARG001
@@ -337,7 +337,7 @@ def problem(rank: int, what: str, folder: str) -> str:
     if what == "room":
         memory._reserve = no_room  # type: ignore[assignment]
     if what == "apart" and rank:
-        memory.Path.open = no_file  # type: ignore[method-assign, assignment]
+        memory._open = no_file  # type: ignore[assignment]
     given = {"file": f"{folder}/taken", "some": None if rank else folder}.get(what, folder)
     try:
         Loop(given).go(1)
