@@ -166,7 +166,7 @@ class Exchange:
     def all(self, value: Any) -> list[Any]:
         """The value of every rank, in order; waits for them."""
         found: list[Any] = [None] * self._ranks.world
-        dist.all_gather_object(found, value, group=self._group)
+        self._in_turn(partial(dist.all_gather_object, found, value, group=self._group))
         return found
 
     def rows(self, draw: Draw, local: Arriving, words: int) -> Arriving:
@@ -178,9 +178,16 @@ class Exchange:
         """The numbers of every rank; waits for them, for a fraction of the time of ``all``."""
         outbox = torch.tensor(own, dtype=torch.float64, device="cpu")
         inbox = outbox.new_empty(self._ranks.world, len(own))
-        dist.all_gather(list(inbox), outbox, group=self._group)
+        self._in_turn(partial(dist.all_gather, list(inbox), outbox, group=self._group))
         found: list[list[float]] = inbox.tolist()
         return found
+
+    def _in_turn(self, call: Callable[[], Any]) -> None:
+        """After everything that was sent before, as on all other ranks."""
+        if self._thread is None:
+            call()
+        else:
+            self._thread.submit(call).result()
 
     def means(
         self, local: Arriving, means: MeansOf, check: int, draw: Draw | None = None
