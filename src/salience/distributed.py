@@ -71,7 +71,7 @@ def checksum(*tensors: Tensor) -> int:
     """One int32 of all their bytes."""
     value = 0
     for tensor in tensors:
-        value = zlib.crc32(tensor.numpy().tobytes(), value)
+        value = zlib.crc32(np.ascontiguousarray(tensor.numpy()), value)
     return value - 2**32 if value >= 2**31 else value
 
 
@@ -133,7 +133,7 @@ class Pooled:
         known = means[~np.isnan(means[:, 0])]
         found = Means(*known.mean(axis=0).tolist()) if len(known) else None
         draw, losses, _ = self._local.result()
-        return Arrived(self._draw or draw, losses, found)
+        return Arrived(draw if self._draw is None else self._draw, losses, found)
 
 
 def _losses(local: Arrived) -> NDArray[np.generic]:
