@@ -1,4 +1,4 @@
-"""FSDP2: the draws and parameters of one process, and checkpoints by torch.distributed.checkpoint."""
+"""FSDP2: the draws and parameters of one process; states in torch.distributed.checkpoint."""
 
 import functools
 import itertools
