@@ -37,8 +37,10 @@ format: install ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install ## costs of steps and draws, and the time to uniform's loss (hours; needs the data sets)
+bench: install ## costs of steps and draws, many examples and ranks, the time to uniform's loss (hours; needs the data sets)
 	$(BIN)/python benchmarks/costs.py
+	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/simulate_ranks.py --rows runs/scale/rows.jsonl
 	$(BIN)/python benchmarks/payoff.py
 
 clean: ## remove the environment and caches

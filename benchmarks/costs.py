@@ -286,9 +286,9 @@ class DrawLoop:
         self._losses, self._done = [3 * torch.rand(batch) for _ in range(64)], 0
 
     def step(self) -> None:
-        indices = self.sampler.draw().indices
+        draw = self.sampler.draw()
         self._done += 1
-        self.sampler.update(indices, self._losses[self._done % 64][: len(indices)])
+        self.sampler.update(draw, self._losses[self._done % 64][: len(draw)])
 
     def prepare(self) -> None:
         """Every example is seen once, so that all memory is in use."""

@@ -1,5 +1,6 @@
 """Every example runs, and prints what it promises."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+DISTRIBUTED = sorted((ROOT / "examples" / "distributed").glob("*.py"))
 # The line that says what the example is about. A new example without an entry fails.
 SAYS = {
     "quickstart": r"^test error: \d+\.\d %$",
@@ -33,6 +35,38 @@ def test_the_example_says_what_it_promises(path: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def torchrun(path: Path, folder: Path) -> str:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        str(path),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_elastic_example_resumes(tmp_path: Path) -> None:
+    """It saves at step 200; the second run repeats the last 30 steps."""
+    path = ROOT / "examples" / "distributed" / "elastic.py"
+    said = [torchrun(path, tmp_path) for _ in range(2)]
+    begun = [sorted(re.findall(r"rank \d begins at step \d+", text)) for text in said]
+    assert begun == [[f"rank {rank} begins at step {step}" for rank in (0, 1)] for step in (0, 200)]
+    losses = [sorted(re.findall(r"rank \d: mean loss \d\.\d{3}", text)) for text in said]
+    assert len(losses[0]) == 2
+    assert losses[0] == losses[1]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "elastic.ckpt",
+        "elastic.ckpt.previous",
+    ]
+
+
+def test_every_distributed_example_is_run() -> None:
+    assert [path.stem for path in DISTRIBUTED] == ["elastic"]
+
+
+@pytest.mark.parametrize("path", [*EXAMPLES, *DISTRIBUTED], ids=lambda path: path.stem)
 def test_the_example_is_short(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) < 40
+    assert len(path.read_text("utf-8").splitlines()) < (40 if path in EXAMPLES else 60)

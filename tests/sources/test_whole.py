@@ -197,3 +197,35 @@ def test_what_was_learned_before_growing_is_not_lost() -> None:
     score.update(torch.tensor([20]), torch.tensor([2.0]))
     source.update(torch.tensor([20]))
     assert source.draw(4, 0).indices.tolist() == [20] * 4
+
+
+class Rising:
+    """Scores of seen examples grow with every update of any of them, as those of a model may."""
+
+    by_index, unit = True, "loss"
+
+    def __init__(self) -> None:
+        self.seen, self.updates = torch.full((10,), torch.nan), 0
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
+        return self.seen[indices] * 2**self.updates
+
+    def update(self, indices: Tensor, losses: Tensor) -> Tensor:
+        self.seen[indices], self.updates = losses, self.updates + 1
+        return indices
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen.clone(), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen, self.updates = state["seen"].clone(), state["updates"]
+
+
+def test_a_resume_leaves_the_initial_score_as_it_was() -> None:
+    """The tree may hold more than the running maximum: it is filled later."""
+    first, second = (ImportanceSampler(10, 2, score=Rising(), smoothing=0.0) for _ in range(2))
+    for index, loss in ((0, 1.0), (1, 0.1), (2, 0.1)):
+        first.update(torch.tensor([index]), torch.tensor([loss]))
+    first.draw()
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.draw().probabilities, first.draw().probabilities)

@@ -20,5 +20,6 @@ from salience.checkpoint.files import (
     save,
     save_together,
 )
+from salience.checkpoint.packed import Packed
 
-__all__ = ["Checkpoint", "exists", "load", "load_together", "save", "save_together"]
+__all__ = ["Checkpoint", "Packed", "exists", "load", "load_together", "save", "save_together"]

@@ -5,6 +5,7 @@ directory at the end shows whether a file is complete. Tensors pass in pieces: b
 itself, saving and loading take a few megabytes of memory, whatever its size.
 """
 
+import io
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, final
 
@@ -28,8 +30,10 @@ __all__ = [
     "Report",
     "UnreadableError",
     "header",
+    "pack",
     "plan",
     "read",
+    "unpack",
     "write",
 ]
 
@@ -104,6 +108,28 @@ def plan(state: Any) -> Plan:
 
 def write(file: BinaryIO, plan: Plan, step: int, token: str | None, report: Report) -> None:
     """Write a whole archive, and see it to the disk."""
+    _write(file, plan, step, token, report, partial(os.fsync, file.fileno()))
+
+
+def pack(state: Any) -> bytes:
+    """A whole archive in memory."""
+    file = io.BytesIO()
+    _write(file, plan(state), 0, None, report=_nothing, sync=_nothing)
+    return file.getvalue()
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _write(
+    file: BinaryIO,
+    plan: Plan,
+    step: int,
+    token: str | None,
+    report: Report,
+    sync: Callable[[], None],
+) -> None:
     specs = [Spec(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in plan.tensors]
     index = {"format": FORMAT, "version": VERSION, "step": step, "token": token}
     index |= {"tensors": [[spec.dtype, list(spec.shape)] for spec in specs], "state": plan.state}
@@ -119,11 +145,11 @@ def write(file: BinaryIO, plan: Plan, step: int, token: str | None, report: Repo
                     member.write(_bytes(piece.resolve_conj().resolve_neg().cpu()))
                     waiting += piece.nbytes
                     if waiting >= SYNC:
-                        os.fsync(file.fileno())
+                        sync()
                         waiting = 0
                     report(piece.nbytes)
     file.flush()
-    os.fsync(file.fileno())
+    sync()
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -151,6 +177,18 @@ DAMAGE: tuple[type[Exception], ...] = (
 )
 
 
+class Memory(NamedTuple):
+    """An archive in memory."""
+
+    content: bytes
+
+    def __str__(self) -> str:
+        return "the packed state"
+
+
+Place = Path | Memory
+
+
 class Opened(NamedTuple):
     archive: zipfile.ZipFile
     header: Header
@@ -159,7 +197,7 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def _reading(path: Path, *more: type[Exception]) -> Iterator[None]:
+def _reading(path: Place, *more: type[Exception]) -> Iterator[None]:
     """What damaged or made-up bytes lead to is one kind of error."""
     try:
         yield
@@ -177,7 +215,12 @@ def header(path: Path) -> Header:
         return opened.header
 
 
-def read(path: Path, report: Report) -> Content:
+def unpack(content: bytes) -> Any:
+    """What was given to ``pack``, every byte of it verified."""
+    return read(Memory(content), _nothing).state
+
+
+def read(path: Place, report: Report) -> Content:
     """The whole content, every byte of it verified."""
     with _opened(path) as (archive, header, specs, state):
         tensors = {
@@ -188,20 +231,22 @@ def read(path: Path, report: Report) -> Content:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Opened]:
+def _opened(path: Place) -> Iterator[Opened]:
     with _open(path) as file:
         with _reading(path, MemoryError):  # the directory of a damaged file may claim any size
             archive = zipfile.ZipFile(file)
         with archive:
             with _reading(path):
-                size = os.fstat(file.fileno()).st_size
+                size = file.seek(0, os.SEEK_END)
                 index = _read_index(archive, path, size)
                 specs = _checked_specs(archive, index)
                 opened = Opened(archive, _header(index, specs), specs, index["state"])
             yield opened
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Place) -> BinaryIO:
+    if isinstance(path, Memory):
+        return io.BytesIO(path.content)
     try:
         return path.open("rb")
     except FileNotFoundError as error:
@@ -212,7 +257,7 @@ def _open(path: Path) -> BinaryIO:
         raise UnreadableError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def _read_index(archive: zipfile.ZipFile, path: Path, size: int) -> dict[str, Any]:
+def _read_index(archive: zipfile.ZipFile, path: Place, size: int) -> dict[str, Any]:
     members = archive.infolist()
     if any(m.compress_type or m.flag_bits or m.compress_size != m.file_size for m in members):
         raise ValueError("compressed or encrypted members")
@@ -256,7 +301,7 @@ def _header(index: dict[str, Any], specs: list[Spec]) -> Header:
 
 
 def _read_tensor(
-    archive: zipfile.ZipFile, name: str, spec: Spec, path: Path, report: Report
+    archive: zipfile.ZipFile, name: str, spec: Spec, path: Place, report: Report
 ) -> Tensor:
     tensor = torch.empty(spec.shape, dtype=spec.torch_dtype, device="cpu")
     room = _bytes(tensor)

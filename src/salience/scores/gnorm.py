@@ -54,7 +54,7 @@ class GradientNorm(ModelScore):
     def __init__(self, model: nn.Module, loss: Any, *, mode: Mode = "eval") -> None:
         super().__init__(model, loss, mode=mode)
         _refuse_batch_statistics(self.model, mode)
-        _refuse_sharded(trainable(self.model))
+        _refuse_sharded(self.model)
         self._dims: dict[Signature, list[int | None]] = {}  # of shapes seen before; only a cache
         self._order: Order | None = None  # of the newest shapes, until it is known
 
@@ -66,8 +66,8 @@ class GradientNorm(ModelScore):
         n = len(indices)
         self._refuse_reordered(wait=True)
         with scoring(self.model, self.mode), _open_to_hooks(self.model):
-            _refuse_sharded(parameters := trainable(self.model))
-            used, squares = self._by_layer(parameters, batch, n)
+            _refuse_sharded(self.model)
+            used, squares = self._by_layer(trainable(self.model), batch, n)
             rest = {name: p for name, p in used.items() if name not in squares}
             if rest and self.mode == "train":  # one dropout mask for all parameters
                 rest, squares = used, {}
@@ -157,12 +157,14 @@ def trainable(model: nn.Module) -> Parameters:
     return found
 
 
-def _refuse_sharded(parameters: Parameters) -> None:
-    for name, p in parameters.items():
-        if hasattr(p, "device_mesh"):  # a DTensor
+def _refuse_sharded(model: nn.Module) -> None:
+    """FSDP2 swaps parameters: after an evaluation they may be whole, and shards in training."""
+    swapped = any(hasattr(module, "unshard") for module in model.modules())  # FSDPModule
+    for name, p in trainable(model).items():
+        if swapped or hasattr(p, "device_mesh"):  # a DTensor
             raise ArgumentError(
                 f"gnorm cannot see the gradients of sharded parameters such as {name!r} (FSDP2, "
-                'tensor parallel): use score="upper_bound" or score="loss"'
+                'tensor parallel): use score="upper_bound" or score="loss", or DDP'
             )
 
 

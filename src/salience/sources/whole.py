@@ -249,9 +249,10 @@ class WholeDataset:
         if saved is not None and saved.shape != (self._tree.n,):
             raise ValueError(f"scores of shape {list(saved.shape)} for {self._tree.n} examples")
         if self._writes:
-            self._initial = float(state["initial"])
             self._changed = [indices.clone() for indices in state["changed"]]
             self._behind = sum(map(len, self._changed))
             self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
+            # Of its own time: not the most that is there now.
+            self._initial = float(state["initial"])
         self._line = None
         self._queue.load_state_dict(state["queue"])
