@@ -29,6 +29,7 @@ from salience import (
     UsageError,
     memory,
 )
+from salience.checkpoint import Packed
 from salience.scores import Uniform
 from salience.sources import auto, whole
 from test_ranks import GLOBAL, Case, N, check_same, train
@@ -375,9 +376,12 @@ def test_shared_memory_is_not_copied_and_does_not_grow(tmp_path: Path) -> None:
 def copied(rank: int, folder: str) -> str:  # noqa: ARG001
     loop = Loop(folder)
     pickle.loads(pickle.dumps(loop.loader))  # before the first draw there is nothing to share
-    with pytest.raises(UsageError, match="nothing to save before the first draw"):
-        loop.loader.state_dict()
+    new = Loop(None)
+    assert frozen(loop.loader.state_dict()) == frozen(new.loader.state_dict())
+    Packed(loop.loader).state_dict()
     loop.go(1)
+    with pytest.raises(UsageError, match=r"checkpoint may save that of any rank.* on rank 0"):
+        Packed(loop.loader).state_dict()
     with pytest.raises(UsageError, match="cannot be copied"):
         copy.deepcopy(loop.loader)
     with pytest.raises(UsageError, match="cannot grow"):

@@ -323,6 +323,10 @@ class ImportanceLoader:
         return self._handed - len(self._feedback.waiting)
 
     @property
+    def _shares_memory(self) -> bool:
+        return self._sampler._shares_memory
+
+    @property
     def _finished(self) -> bool:
         """Whether nothing of this epoch remains."""
         return (self._exhausted and not self._feedback.waiting) or self._done == self._steps

@@ -255,6 +255,11 @@ class ImportanceSampler:
             own.indices = own.indices * self.ranks.world + self.ranks.rank
         return own
 
+    @property
+    def _shares_memory(self) -> bool:
+        """Whether only one rank of each machine has the whole state."""
+        return self._turns is not None
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes connections of its own."""
         if self._turns is not None:
@@ -610,8 +615,6 @@ class ImportanceSampler:
     def own_state(self, outstanding: Iterable[Draw]) -> dict[str, Any]:
         """What this rank has to save, with the draws that are to come again."""
         self.catch_up()
-        if self._blank:
-            self._connect_to_save()
         self._settle()
         turns = self._turns
         return {
@@ -628,14 +631,6 @@ class ImportanceSampler:
             "source": {} if self.source is None else self.source.state_dict(),
             "outstanding": [draw.state_dict() for draw in outstanding],
         }
-
-    def _connect_to_save(self) -> None:
-        self.join()
-        if self.ranks.world > 1 and not self.sharded:
-            raise UsageError(
-                "ranks that share memory have nothing to save before the first draw: save after it"
-            )
-        self.connect()
 
     def together(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state of all ranks from that of this one: the same, unless they have shards."""

@@ -51,8 +51,8 @@ class History:
         return indices
 
     def state_dict(self) -> dict[str, Any]:
-        shared = not self._storage.writable
-        return {"mean": None if shared else torch.from_numpy(self._mean.copy())}
+        elsewhere = self._storage.shared and not self._storage.writable
+        return {"mean": None if elsewhere else torch.from_numpy(self._mean.copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         mean = state["mean"]

@@ -233,15 +233,18 @@ class WholeDataset:
         # sooner than in a run that is not saved.
         self._find_all()
         return {
-            "scores": self._saved_scores() if self._writes else None,
+            "scores": self._saved_scores(),
             "initial": self._initial,
             "changed": [indices.clone() for indices in self._changed],
             "queue": self._queue.state_dict(),
         }
 
-    def _saved_scores(self) -> Tensor:
+    def _saved_scores(self) -> Tensor | None:
+        if not self._writes and self._shared:
+            return None
         scores = self._tree.column(_SCORE).copy()
-        scores[self._tree.column(_UNKNOWN) > 0] = np.nan
+        # Before anything is kept, nothing is known.
+        scores[self._tree.column(_UNKNOWN) > 0 if self._writes else ...] = np.nan
         return torch.from_numpy(scores)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
