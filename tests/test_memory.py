@@ -108,7 +108,8 @@ class Loop:
             TensorDataset(torch.arange(N)),
             GLOBAL // world,
             score="history",
-            draw=scheme,
+            draw="systematic" if scheme == "pools" else scheme,
+            presample=8 if scheme == "pools" else None,
             memory=folder,
         )
         self.loader.deferred = deferred
@@ -140,13 +141,15 @@ def loop(rank: int, folder: str | None, scheme: str, slow: int, found: int = 24)
     loop.sampler.connect()
     if rank == slow and rank == 0:  # in the middle of writing
         loop.sampler._score.update = slowly(loop.sampler._score.update)  # type: ignore[method-assign]
-    elif rank == slow:  # in the middle of reading
+    elif rank == slow and scheme == "pools":  # in the middle of reading
+        loop.sampler._score.score = slowly(loop.sampler._score.score)  # type: ignore[method-assign]
+    elif rank == slow:
         tree = loop.sampler.source._tree  # type: ignore[union-attr]
         tree.mass = slowly(tree.mass)
     return loop.go(60)
 
 
-@pytest.mark.parametrize("scheme", ["systematic", "multinomial"])
+@pytest.mark.parametrize("scheme", ["systematic", "multinomial", "pools"])
 @pytest.mark.parametrize("slow", [0, 1], ids=["writer", "reader"])
 def test_nobody_reads_what_is_being_written(scheme: str, slow: int, tmp_path: Path) -> None:
     one = loop(0, None, scheme, -1)
