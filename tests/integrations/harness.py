@@ -1,8 +1,10 @@
 """What every framework is held to: a plain loop, what the model saw, and three mutants."""
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from salience import Draw, ImportanceLoader, feedback
 from salience.feedback import Feedback
@@ -18,6 +20,7 @@ from salience.feedback import Feedback
 # Six batches an epoch: the last one is short, and an accumulation over 4 leaves a remainder of 2.
 N, BATCH, EPOCHS, FEATURES, CLASSES = 22, 4, 3, 6, 3
 STEPS = -(-N // BATCH)
+PREFETCH = 2  # batches that DataLoader asks for per worker
 
 
 class Examples(Dataset[Any]):
@@ -65,6 +68,10 @@ class Trace:
     losses: list[list[float]] = field(default_factory=list)
     parameters: list[Tensor] = field(default_factory=list)  # at the end
 
+    def note(self, losses: Tensor, weights: Tensor | None) -> None:
+        self.weights.append((torch.ones_like(losses) if weights is None else weights).tolist())
+        self.losses.append(losses.detach().tolist())
+
     def finish(self, model: nn.Module) -> "Trace":
         """The model's own record, and its parameters as they are now."""
         self.ids = [list(batch) for m in model.modules() for batch in getattr(m, "seen", [])]
@@ -77,12 +84,10 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Trace:
     trace, original = Trace(), getattr(feedback.weighted_mean, "original", feedback.weighted_mean)
 
     def noted(losses: Tensor, weights: Tensor | None, *args: Any, **options: Any) -> Tensor:
-        used = torch.ones_like(losses) if weights is None else weights
-        trace.weights.append(used.tolist())
-        trace.losses.append(losses.detach().tolist())
+        trace.note(losses, weights)
         return original(losses, weights, *args, **options)
 
-    noted.original = original  # type: ignore[attr-defined]
+    noted.original, noted.trace = original, trace  # type: ignore[attr-defined]
     monkeypatch.setattr(feedback, "weighted_mean", noted)
     return trace
 
@@ -121,17 +126,21 @@ def plain_loop(
     accumulate: int = 1,
     scale: Callable[[Sequence[Any]], float] = lambda _: 1.0,
     scheduler: Any = None,
+    by_hand: bool | None = None,
 ) -> None:
     """Fetch ``ahead`` batches, then train on each; a step after ``accumulate``, and at the end.
 
-    The loader has slots. ``scale`` gets the batches of one update: by what a batch's mean is
-    multiplied.
+    ``scale`` gets the batches of one update: by what a batch's mean is multiplied. ``by_hand``:
+    only the loader's sampler is used, wherever its scores are known by index, so that a mistake in
+    how the loader matches batches, weights and losses is not in both of two runs compared.
     """
+    known = loader._sampler.by_index
+    source = _by_hand if (known if by_hand is None else by_hand) else _by_loader
     for _ in range(epochs):
-        batches, done = iter(loader), 0
+        batches, done = source(loader), 0
         while fetched := list(islice(batches, ahead)):
-            for x, y, slots in fetched:
-                loss = loader.mean(F.cross_entropy(model(x), y, reduction="none"), slots)
+            for x, y, mean in fetched:
+                loss = mean(F.cross_entropy(model(x), y, reduction="none"))
                 (loss * scale(fetched)).backward()
                 done += 1
                 if done % accumulate == 0 or done == len(loader):
@@ -139,6 +148,52 @@ def plain_loop(
                     optimizer.zero_grad()
                     if scheduler is not None:
                         scheduler.step()
+
+
+Batch = tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]
+
+
+def _by_loader(loader: ImportanceLoader) -> Iterator[Batch]:
+    """One epoch, as users write it; the loader has slots."""
+    for x, y, slots in loader:
+        yield x, y, partial(loader.mean, slots=slots)
+
+
+def _by_hand(loader: ImportanceLoader) -> Iterator[Batch]:
+    """One epoch of the sampler's own draws and updates."""
+    sampler, late, left = loader._sampler, list[tuple[Draw, Tensor]](), len(loader)
+
+    def learn() -> None:
+        while late:
+            sampler.update(*late.pop())
+
+    def mean(draw: Draw, losses: Tensor) -> Tensor:
+        nonlocal left
+        learn()
+        late.append((draw, losses.detach().clone()))
+        left -= 1
+        if not (left and loader.deferred):  # else with the next batch
+            learn()
+        trace = getattr(feedback.weighted_mean, "trace", None)
+        if trace is not None:
+            trace.note(losses, draw.weights)
+        return losses.mean() if draw.uniform else torch.dot(losses, draw.weights) / len(losses)
+
+    for draw in draws(loader):
+        x, y = default_collate([loader.dataset[i] for i in draw.indices.tolist()])
+        yield x, y, partial(mean, draw)
+
+
+def draws(loader: ImportanceLoader) -> Iterator[Draw]:
+    """Workers are kept busy: so many batches are drawn before the first one is trained on."""
+    loader._sampler.new_epoch()
+    early, left = PREFETCH * loader.num_workers, len(loader)
+    drawn = deque[Draw]()
+    for number in range(left):
+        wanted = min(left, number + 1 + early)
+        while number + len(drawn) < wanted:
+            drawn.append(loader._sampler.draw())
+        yield drawn.popleft()
 
 
 def make_loader(dataset: Any = None, **options: Any) -> ImportanceLoader:
@@ -211,9 +266,10 @@ def assert_caught(
     run: Callable[[], Trace],
     expected: Trace,
     monkeypatch: pytest.MonkeyPatch,
+    tolerance: float = 1e-6,
 ) -> None:
     """The comparison that the suite makes fails for the mutant, and only for it."""
-    assert_same(run(), expected, tolerance=1e-6)
+    assert_same(run(), expected, tolerance)
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
-        assert_same(run(), expected, tolerance=1e-6)
+        assert_same(run(), expected, tolerance)

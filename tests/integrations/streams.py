@@ -33,8 +33,11 @@ def one_ahead(loader: ImportanceLoader) -> Iterator[tuple[Any, bool]]:
         now = following
 
 
-def plain_stream_loop(model: Watched, accumulate: int = 1) -> None:
-    loader, optimizer = make_stream(model), sgd(model)
+def plain_stream_loop(
+    model: Watched, accumulate: int = 1, loader: ImportanceLoader | None = None
+) -> None:
+    """Of a stream, or of a loader that is read like one."""
+    loader, optimizer = make_stream(model) if loader is None else loader, sgd(model)
     for _ in range(EPOCHS):
         for done, ((x, y, slots), more) in enumerate(one_ahead(loader), start=1):
             loss = loader.mean(F.cross_entropy(model(x), y, reduction="none"), slots)

@@ -3,6 +3,7 @@
 import pickle
 import weakref
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -202,10 +203,15 @@ def test_what_it_delegates() -> None:
         _ = loader._nonsense
 
 
-def test_it_pickles() -> None:
+@pytest.mark.parametrize("done", [0, 2, STEPS])
+def test_it_pickles(done: int) -> None:
     parts = made()
+    batches = iter(parts.loader)
+    for x, _, slots in islice(batches, done):
+        parts.loader.mean(x[:, 1] ** 2, slots)
     copy = pickle.loads(pickle.dumps(parts.loader))
-    assert [x.tolist() for x, *_ in copy] == [x.tolist() for x, *_ in parts.loader]
+    rest = [x.tolist() for x, *_ in (batches if done < STEPS else parts.loader)]
+    assert [x.tolist() for x, *_ in copy] == rest
 
 
 def test_nothing_keeps_it_alive() -> None:
@@ -320,8 +326,11 @@ def test_accelerate_may_prepare_a_view_with_slots(dispatch: bool, monkeypatch: P
             optimizer.step()
             optimizer.zero_grad()
     trace.finish(model)
-    matters(trace)
-    assert len(trace.ids) == EPOCHS * STEPS
+    expected, net = watch(monkeypatch), Watched()
+    plain_stream_loop(net, loader=make_loader())
+    matters(expected.finish(net))
+    assert_same(trace, expected)
+    assert trace.ids != by_hand(monkeypatch).ids  # the look-ahead matters
     source = make_loader(slots=False)
     view = accelerator.prepare(source.as_dataloader())
     x, y = next(iter(view))

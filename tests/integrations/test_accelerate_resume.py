@@ -39,6 +39,7 @@ def check_every(directory: Path, accumulate: int = 1, **options: Any) -> None:
 
     train(whole, after_batch=save)
     assert len(updated) == EPOCHS * STEPS
+    assert whole.loader.metrics()["active"] == (options.get("score") != "uniform")
     for step, had_updated in enumerate(updated):
         rest, done = made(accumulate, **options), step + 1
         rest.accelerator.load_state(str(directory / f"{step}"))

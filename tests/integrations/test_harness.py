@@ -1,6 +1,7 @@
 """The harness itself, without any framework: it sees what it is meant to see."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import (
@@ -17,6 +18,35 @@ from harness import (
 )
 
 
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    ahead: int,
+    *,
+    by_hand: bool,
+    deferred: bool | None = None,
+    **options: Any,
+) -> Trace:
+    trace, model, loader = watch(monkeypatch), Watched(), make_loader(**options)
+    loader.deferred = deferred
+    plain_loop(loader, model, sgd(model), ahead=ahead, by_hand=by_hand)
+    return trace.finish(model)
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("deferred", [None, True])
+@pytest.mark.parametrize("score", ["history", "auto", "uniform"])
+@pytest.mark.usefixtures("auto_turns_on")
+def test_a_loop_over_the_loader_is_one_over_the_draws_of_its_sampler(
+    score: str, deferred: bool | None, workers: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"score": score, "deferred": deferred, "num_workers": workers}
+    expected = run(monkeypatch, ahead, by_hand=True, **options)
+    if score != "uniform":
+        matters(expected)
+    assert_same(run(monkeypatch, ahead, by_hand=False, **options), expected)
+
+
 @pytest.mark.parametrize("ahead", [1, 4])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("mutant", MUTANTS)
@@ -26,12 +56,7 @@ def test_mutants_of_the_plain_loop_are_caught(
     workers: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run() -> Trace:
-        trace, model = watch(monkeypatch), Watched()
-        plain_loop(make_loader(num_workers=workers), model, sgd(model), ahead=ahead)
-        return trace.finish(model)
-
-    expected = run()
-    matters(expected)
-    assert_same(run(), expected)
-    assert_caught(mutant, run, expected, monkeypatch)
+    options = {"num_workers": workers}
+    expected = run(monkeypatch, ahead, by_hand=True, **options)
+    again = lambda: run(monkeypatch, ahead, by_hand=False, **options)  # noqa: E731
+    assert_caught(mutant, again, expected, monkeypatch)

@@ -49,7 +49,9 @@ def check_every(
     logs = [LogImportance()] if callback else []
     save, given = SaveEvery(directory, hook), loader or {}
     options["val"] = validation() if val else None
-    whole = fit(make_loader(**given), callbacks=[*logs, save], **options)
+    data = make_loader(**given)
+    whole = fit(data, callbacks=[*logs, save], **options)
+    assert data.metrics()["active"] == (given.get("score") != "uniform")
     for path, batches, updates in save.saved:
         rest = fit(make_loader(**given), ckpt_path=path, callbacks=logs, **options)
         assert rest.model.seen == whole.model.seen[batches:], path.stem
@@ -78,8 +80,7 @@ def test_every_step_with_validation(interval: float, tmp_path: Path) -> None:
 
 
 def test_workers(tmp_path: Path) -> None:
-    saved = check_every(tmp_path, loader={"num_workers": 2}, max_epochs=2)
-    assert saved == 2 * STEPS
+    assert check_every(tmp_path, loader={"num_workers": 2}) == EPOCHS * STEPS
 
 
 def test_saved_while_gradients_accumulate(tmp_path: Path) -> None:

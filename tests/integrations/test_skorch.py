@@ -47,8 +47,10 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from salience import ArgumentError, ImportanceLoader, LossError, StateError
 from salience.integrations.skorch import ImportanceNet, _labels
+from test_docs import DOCS, blocks
 
 ALL = EPOCHS * STEPS
+PAGE = DOCS / "integrations" / "skorch.md"
 DATA = Examples()
 X, Y = DATA.x.numpy(), DATA.y.numpy()
 
@@ -144,9 +146,10 @@ class AccumulatingNet(Accumulating, Net):
     pass
 
 
-def test_accumulation_with_a_remainder(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_accumulation_with_a_remainder(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six batches an epoch: the gradients of the last two wait for the next epoch's fourth."""
-    trace, model, loader = watch(monkeypatch), Watched(), make_loader()
+    trace, model, loader = watch(monkeypatch), Watched(), make_loader(num_workers=workers)
     optimizer = sgd(model)
     for _ in range(EPOCHS):
         for number, (x, y, slots) in enumerate(loader, 1):
@@ -157,7 +160,20 @@ def test_accumulation_with_a_remainder(monkeypatch: pytest.MonkeyPatch) -> None:
                 optimizer.zero_grad()
     expected = trace.finish(model)
     matters(expected)
-    assert_same(fit(monkeypatch, make(AccumulatingNet)), expected, 1e-6)
+    net = make(AccumulatingNet, iterator_train__num_workers=workers)
+    assert_same(fit(monkeypatch, net), expected, 1e-6)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_accumulation_with_a_step_at_the_end_of_each_epoch(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, model, loader = watch(monkeypatch), Watched(), make_loader(num_workers=workers)
+    plain_loop(loader, model, sgd(model), accumulate=4, scale=lambda _: 1 / 4)
+    expected = trace.finish(model)
+    matters(expected)
+    net = make(of_the_page(), iterator_train__num_workers=workers)
+    assert_same(fit(monkeypatch, net), expected, 1e-6)
 
 
 class Softmax(Watched):
@@ -467,16 +483,31 @@ def test_copies_of_fitted_nets_go_on(copied: Any, monkeypatch: pytest.MonkeyPatc
 FILES = ("params", "optimizer", "importance")
 
 
+class Counted(torch.optim.SGD):
+    """Counts the updates since the last one was made."""
+
+    steps = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        Counted.steps = 0
+
+    def step(self, *args: Any, **options: Any) -> Any:
+        Counted.steps += 1
+        return super().step(*args, **options)
+
+
 class SaveAll(Callback):
     """After every batch."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.step = 0
+        self.directory, self.step = directory, 0
+        self.updates: dict[int, int] = {}
 
     def on_batch_end(self, net: Any, training: bool = False, **_: Any) -> None:
         if training:
             self.step += 1
+            self.updates[self.step] = Counted.steps
             net.save_params(**paths(self.directory, self.step))
 
 
@@ -484,42 +515,37 @@ def paths(directory: Path, step: int) -> dict[str, str]:
     return {f"f_{name}": str(directory / f"{step}.{name}") for name in FILES}
 
 
-class SteppingAtTheEnd(Accumulating):
-    """A step after the last batch of an epoch as well: no gradient waits at its end."""
-
-    def train_step(self, batch: Any, **fit_params: Any) -> Any:
-        this: Any = self
-        step = super().train_step(batch, **fit_params)
-        if len(this.history[-1, "batches"]) == len(this.importance_.loader):
-            this.optimizer_.step()
-            this.optimizer_.zero_grad()
-        return step
-
-
-class SteppingAtTheEndNet(SteppingAtTheEnd, Net):
-    pass
+def of_the_page() -> Any:
+    """The net of docs/integrations/skorch.md: a step at the end of each epoch as well."""
+    (block,) = [b for b in blocks(PAGE, "py") if b.startswith("class AccumulatingNet(Net)")]
+    names: dict[str, Any] = {"Net": Net, "__name__": "page"}
+    exec(compile(block, str(PAGE), "exec"), names)
+    return names["AccumulatingNet"]
 
 
 # skorch saves no gradients: with accumulation, resume where none wait.
 RESUMES: dict[Any, list[int]] = {
     Net: list(range(1, ALL + 1)),
     AccumulatingNet: [4, STEPS + 4, 2 * STEPS + 4],
-    SteppingAtTheEndNet: [STEPS, 2 * STEPS, ALL],
+    of_the_page(): [4, STEPS, STEPS + 4, 2 * STEPS, 2 * STEPS + 4, ALL],
 }
 
 
 @pytest.mark.parametrize("kind", [*RESUMES])
 def test_resume_at_every_step(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = fit(monkeypatch, make(kind, callbacks=[SaveAll(tmp_path)]))
+    save = SaveAll(tmp_path)
+    expected = fit(monkeypatch, make(kind, callbacks=[save], optimizer=Counted))
     matters(expected)
+    updates = Counted.steps
     for step in RESUMES[kind]:
-        net = make(kind).initialize()
+        net = make(kind, optimizer=Counted).initialize()
         net.load_params(**paths(tmp_path, step))
         assert net.importance_.epoch == step // STEPS
         trace = watch(monkeypatch)
         net.partial_fit(X, Y, epochs=EPOCHS - net.importance_.epoch)
         rest = Trace(expected.ids[step:], expected.weights[step:], [], expected.parameters)
         assert_same(trace.finish(net.module_), rest)
+        assert save.updates[step] + Counted.steps == updates
 
 
 class KillError(BaseException):

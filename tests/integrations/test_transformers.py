@@ -1,6 +1,9 @@
 """Trainer: the draws and weights of a plain loop, and the steps of the stock Trainer."""
 
+import copy
+import pickle
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,14 @@ from harness import (
     Watched,
     assert_caught,
     assert_same,
+    draws,
     make_loader,
     matters,
     plain_loop,
     sgd,
     watch,
 )
+from torch import Tensor
 from transformers_parts import (
     Classifier,
     Sentences,
@@ -32,11 +37,13 @@ from transformers_parts import (
     gpt2_classifier,
     llama,
     losses,
+    pad,
     stock,
     trained,
     trainer,
 )
 
+from salience import Draw, ImportanceLoader
 from salience.errors import ArgumentError
 
 
@@ -107,6 +114,95 @@ def test_mutants_are_caught(
         return by_trainer(monkeypatch, tmp_path, accumulate=accumulate)
 
     assert_caught(mutant, run, expected, monkeypatch)
+
+
+# ------------------------------------------------------------------- language models, by hand
+
+
+def texts_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], Any],
+    normalise: str,
+    accumulate: int,
+    workers: int = 0,
+) -> Trace:
+    """Text by text and draw by draw, with the mean number of tokens of all earlier updates."""
+    trace, model, texts = watch(monkeypatch), make().train(), Texts()
+    first = int(make is llama)  # which label is the first that Trainer counts
+    loader = ImportanceLoader(texts, BATCH, score="history", seed=3, num_workers=workers)
+    optimizer, tokens, examples = sgd(model), 0.0, 0.0
+
+    def loss(draw: Draw) -> Tensor:
+        batch = pad([texts[i] for i in draw.indices.tolist()])
+        logits = model(batch["input_ids"], batch["attention_mask"]).logits
+        rows = zip(logits[:, :-1], batch["labels"][:, 1:], strict=True)
+        each = [F.cross_entropy(*row, ignore_index=-100, reduction="sum") for row in rows]
+        if normalise == "sequences":
+            counts = batch["labels"][:, 1:].ne(-100).sum(1).clamp(min=1)
+            each = [e / c for e, c in zip(each, counts, strict=True)]
+        losses = torch.stack(each)
+        loader._sampler.update(draw, losses)
+        trace.note(losses, draw.weights)
+        return (draw.weights * losses).sum()
+
+    for _ in range(EPOCHS):
+        batches = draws(loader)
+        while group := list(islice(batches, accumulate)):
+            now = [
+                (1 / (N * float(p)), int(texts[i]["labels"][first:].ne(-100).sum()))
+                for draw in group
+                for i, p in zip(draw.indices.tolist(), draw.probabilities, strict=True)
+            ]
+            sums = sum(v * count for v, count in now), sum(v for v, _ in now)
+            mean = tokens / examples if examples else sums[0] / sums[1]
+            tokens, examples = tokens + sums[0], examples + sums[1]
+            divisor = len(now) * (mean if normalise == "tokens" else 1)
+            for draw in group:
+                (loss(draw) / divisor).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+    return trace.finish(model)
+
+
+def texts_by_trainer(
+    monkeypatch: pytest.MonkeyPatch,
+    where: Path,
+    make: Callable[[], Any],
+    normalise: str,
+    accumulate: int,
+    workers: int = 0,
+) -> Trace:
+    trace = watch(monkeypatch)
+    options = {"gradient_accumulation_steps": accumulate, "dataloader_num_workers": workers}
+    return trained(trainer(make(), where, Texts(), normalise=normalise, **options), trace)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("normalise", ["tokens", "sequences"])
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_a_language_model_by_importance_is_that_of_a_plain_loop(
+    make: Callable[[], Any],
+    normalise: str,
+    accumulate: int,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    options = (make, normalise, accumulate, workers)
+    expected = texts_by_hand(monkeypatch, *options)
+    matters(expected)
+    assert_same(texts_by_trainer(monkeypatch, tmp_path, *options), expected, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_of_a_language_model_are_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = (gpt2, "tokens", 4)
+    expected = texts_by_hand(monkeypatch, *options)
+    run = lambda: texts_by_trainer(monkeypatch, tmp_path, *options)  # noqa: E731
+    assert_caught(mutant, run, expected, monkeypatch, tolerance=1e-5)
 
 
 def test_the_seed_is_that_of_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -335,17 +431,29 @@ def test_a_language_model_with_a_score_that_needs_it(tmp_path: Path) -> None:
     assert made.state.global_step == EPOCHS * 2
 
 
-def test_loaders_pickle(tmp_path: Path) -> None:
-    import pickle
-
-    made = trainer(Classifier(), tmp_path)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("score", ["history", "loss"])
+def test_loaders_pickle(score: str, smoothing: float, tmp_path: Path) -> None:
+    """After training, when Trainer itself does not; the view too."""
+    options = {"importance": {"score": score}, "label_smoothing_factor": smoothing}
+    made = trainer(gpt2_classifier(), tmp_path, Sentences(), **options)
     made.train()
-    copy = pickle.loads(pickle.dumps(made.loader))
-    assert [b["x"].tolist() for b in copy] == [b["x"].tolist() for b in made.loader]
+    for copied in (lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy):
+        twin = copied(made.loader)
+        assert twin._model is not made.model or score == "history"
+        for theirs, mine in zip(twin, made.loader, strict=True):
+            assert theirs["input_ids"].tolist() == mine["input_ids"].tolist()
+            for loader, batch in ((twin, theirs), (made.loader, mine)):
+                loader.mean(batch["labels"].float() + 1, batch["salience_slot"])
+    assert len([*copied(made.get_train_dataloader())]) == STEPS
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_bf16_compile_schedule_and_workers_together(tmp_path: Path) -> None:
+def test_bf16_compile_schedule_and_workers_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from torch._dynamo.utils import counters
+
     made = trainer(
         gpt2(),
         tmp_path,
@@ -359,7 +467,17 @@ def test_bf16_compile_schedule_and_workers_together(tmp_path: Path) -> None:
         learning_rate=0.01,
         dataloader_num_workers=2,
     )
+    counters.clear()
+    kinds = set[Any]()
+
+    @torch.compiler.disable
+    def noted(_: Tensor) -> None:
+        kinds.add(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None)
+
+    monkeypatch.setattr(made.model, "note", noted)
     made.train()
+    assert counters["frames"]["ok"] > 0
+    assert kinds == {torch.bfloat16}
     rates = [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry]
     assert len(rates) == len(set(rates)) == EPOCHS * 2
     assert rates == sorted(rates, reverse=True)

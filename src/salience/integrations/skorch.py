@@ -192,6 +192,11 @@ class _Importance:
             return int(self._saved["loader"]["loader"]["epoch"])
         return 0 if self.loader is None else self.loader.epoch
 
+    @property
+    def batch(self) -> int:
+        """The number of the batch being trained on, from 1; after a resume it goes on counting."""
+        return 0 if self.loader is None else self.loader._handed
+
     def state_dict(self) -> dict[str, Any]:
         if self._saved is not None or self.loader is None:
             return self._saved or {}

@@ -132,9 +132,6 @@ class ImportanceMixin(Base):
             )
         return self.per_example_loss(outputs, labels), outputs
 
-    def _scoring_loss(self, model: Any, batch: Any) -> Tensor:
-        return self._losses(model, batch)[0]
-
     # ------------------------------------------------------------------------------------ batches
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +157,7 @@ class ImportanceMixin(Base):
     def _make_loader(self, stock: Any) -> ImportanceLoader:
         args, options = self.args, dict(self._importance)
         if options.get("score") in NEED_MODEL:
-            options.update(model=self.model, loss=self._scoring_loss)
+            options.update(model=self.model, loss=_ScoringLoss(self))
         options.setdefault("seed", args.seed if args.data_seed is None else args.data_seed)
         return ImportanceLoader(
             with_length(stock.dataset),
@@ -301,6 +298,26 @@ class _Batches(IterableDataset[Any]):
         done, self.placeholders = self.placeholders, 0
         yield from ({} for _ in range(done))
         yield from self.loader
+
+
+@final
+class _ScoringLoss:
+    """The losses per example that ``trainer`` computes, for scores that need the model.
+
+    A Trainer does not pickle, and loaders do: a copy has what ``per_example_loss`` of ours reads.
+    """
+
+    def __init__(self, trainer: ImportanceMixin) -> None:
+        self._trainer = trainer
+
+    def __call__(self, model: Any, batch: Any) -> Tensor:
+        return self._trainer._losses(model, batch)[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        bare = object.__new__(type(self._trainer))
+        for name in ("model", "label_smoother", "normalise", "_task"):
+            setattr(bare, name, getattr(self._trainer, name))
+        return {"_trainer": bare}
 
 
 def _unchanged(batch: Any) -> Any:
