@@ -6,7 +6,7 @@ the rounds with its quartiles, the same in processor time (which does not count 
 programs), and the longest step (by the shorter of both clocks; it needs a quiet machine).
 ``auto:off`` and ``auto:on`` are ``auto`` forced into one of its states, after its first pass.
 
-Draws: ``draw`` and ``update`` of 128 out of N examples, each N and method in a process of its own:
+Draws: ``draw`` and ``update`` of a batch out of N examples, each N and method in its own process:
 mean and longest time, the time to construct the sampler, and its memory per example: resident,
 at most resident, and allocated (which includes pages that were not used yet). What is allocated in
 later steps only is seen with more ``--draws``.
@@ -15,6 +15,7 @@ later steps only is seen with more ``--draws``.
     python benchmarks/costs.py steps --cases fast --rounds 200
     python benchmarks/costs.py steps --cases ptb-small --methods approx,loss:draw=multinomial
     python benchmarks/costs.py draws --sizes 1e5,1e7 --methods history,approx
+    python benchmarks/costs.py draws --sizes 1e7 --batch 8192 --methods history:draw=multinomial
 """
 
 import argparse
@@ -251,13 +252,13 @@ def ratios(own: list[list[Seconds]], plain: list[list[Seconds]], clock: str) -> 
 # ------------------------------------------------------------------------------------------ draws
 
 
-def draw_costs(name: str, n: int, steps: int) -> dict[str, float]:
+def draw_costs(name: str, n: int, batch: int, steps: int) -> dict[str, float]:
     """One method and size, in a fresh process: memory that was freed before would hide some."""
     torch.set_num_threads(1)
     gc.disable()
-    DrawLoop(name, 10 * BATCH).seconds(10)  # what torch itself allocates at its first use
+    DrawLoop(name, 10 * BATCH, BATCH).seconds(10)  # what torch itself allocates at its first use
     before, allocated, started = memory(), memory("VmData"), time.perf_counter()
-    loop = DrawLoop(name, n)
+    loop = DrawLoop(name, n, batch)
     constructed = time.perf_counter() - started
     loop.prepare()
     seconds = loop.seconds(steps)
@@ -278,11 +279,11 @@ def draw_costs(name: str, n: int, steps: int) -> dict[str, float]:
 class DrawLoop:
     """A custom loop round ``ImportanceSampler``, without a network."""
 
-    def __init__(self, name: str, n: int) -> None:
-        score: Any = name.partition(":")[0]
+    def __init__(self, name: str, n: int, batch: int) -> None:
+        method = make_method("auto" if name.startswith("auto:") else name)
         self.name, self.n = name, n
-        self.sampler = ImportanceSampler(n, BATCH, score=score)
-        self._losses, self._done = [3 * torch.rand(BATCH) for _ in range(64)], 0
+        self.sampler = ImportanceSampler(n, batch, k=method.k, **method.options)
+        self._losses, self._done = [3 * torch.rand(batch) for _ in range(64)], 0
 
     def step(self) -> None:
         indices = self.sampler.draw().indices
@@ -310,15 +311,15 @@ def memory(kind: str = "VmRSS") -> int:
     return 1024 * int(values[kind].split()[0])
 
 
-def draws(methods: list[str], sizes: list[int], steps: int) -> dict[str, Any]:
+def draws(methods: list[str], sizes: list[int], batch: int, steps: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     context = multiprocessing.get_context("spawn")
-    print(f"\ndraw and update of {BATCH}", flush=True)
+    print(f"\ndraw and update of {batch}", flush=True)
     for n in sizes:
         for name in methods:
             progress(f"{name}, N = {n:,}")
             with ProcessPoolExecutor(1, context) as process:
-                cost = process.submit(draw_costs, name, n, steps).result()
+                cost = process.submit(draw_costs, name, n, batch, steps).result()
             found[f"{name}, {n}"] = cost
             print(
                 f"  N = {n:>11,} {name:10s} mean {cost['mean_ms']:.3f} ms, median "
@@ -349,6 +350,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--methods", help="any score; auto:on and auto:off force auto")
     parser.add_argument("--rounds", type=int, default=40, help="of steps, at least 2")
     parser.add_argument("--sizes", default=SIZES, help="numbers of examples to draw from")
+    parser.add_argument("--batch", type=int, default=BATCH, help="examples in a draw")
     parser.add_argument("--draws", type=int, default=20_000, help="draws of each size")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
@@ -371,7 +373,8 @@ def main() -> None:
             results[title] = step_costs(title, given or list(STEP_METHODS), options.rounds)
     if options.part != "steps":
         sizes = [int(float(size)) for size in options.sizes.split(",")]
-        results["draws"] = draws(given or list(DRAW_METHODS), sizes, options.draws)
+        methods = given or list(DRAW_METHODS)
+        results["draws"] = draws(methods, sizes, options.batch, options.draws)
     if options.out:
         options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 

@@ -305,6 +305,14 @@ def test_a_copy_with_batches_handed_out_and_pools_ahead(copied: Any) -> None:
     assert train(twin, twin) == [handed, *train(loader, batches)]
 
 
+@pytest.mark.parametrize("copied", COPIES, ids=["deepcopy", "pickle"])
+def test_a_copy_of_a_loader_whose_workers_stay(copied: Any) -> None:
+    loader = make("history", num_workers=1, persistent_workers=True)
+    follow(loader)
+    twin = copied(loader)
+    assert follow(twin) == follow(loader)
+
+
 # ---------------------------------------------------------------- consumers that see the end first
 
 

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from salience import ImportanceSampler
+from salience.errors import ArgumentError
+from salience.scores import Uniform
 from salience.scores.approx import (
     EAGER,
     EVERY,
@@ -203,3 +205,82 @@ def test_making_it_does_not_run_the_lstm(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.nn.LSTM, "forward", run)
     sampler = ImportanceSampler(200_000, 8, score="approx", labels=torch.arange(200_000) % 10)
     assert len(sampler.draw()) == 8
+
+
+# ---------------------------------------------------------------------------------------- growing
+
+
+def test_history_knows_nothing_of_new_examples() -> None:
+    score = History(2, decay=0.5)
+    score.update(torch.arange(2), torch.tensor([1.0, 2.0]))
+    score.extend(4)
+    assert score.score(torch.arange(2), None).tolist() == [1.0, 2.0]
+    assert score.score(torch.arange(2, 4), None).isnan().all()
+    score.update(torch.tensor([1, 3]), torch.tensor([4.0, 5.0]))
+    assert score.score(torch.tensor([1, 3]), None).tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_approx_that_has_grown_goes_on_as_a_new_one_with_its_state(labelled: bool) -> None:
+    labels = torch.arange(90) % 3 if labelled else None
+    grown = Approx(40, None if labels is None else labels[:40], seed=1)
+    losses = torch.rand(90, generator=torch.Generator().manual_seed(0))
+    grown.update(torch.arange(40), losses[:40])
+    known = grown.score(torch.arange(40), None)
+    grown.extend(90, None if labels is None else labels[40:])
+    assert torch.equal(grown.score(torch.arange(90), None)[:40], known)
+    new = Approx(90, labels, seed=2)
+    new.load_state_dict(grown.state_dict())
+    for step in range(5):
+        some = torch.arange(step, 90, 7)
+        assert torch.equal(grown.update(some, losses[some]), new.update(some, losses[some]))
+        assert torch.equal(grown.score(torch.arange(90), None), new.score(torch.arange(90), None))
+
+
+def test_new_examples_of_approx_have_no_history_and_their_class() -> None:
+    score = Approx(4, torch.tensor([0, 1, 2, 1]))
+    score.update(torch.arange(4), torch.rand(4))
+    score.extend(6, torch.tensor([2, 0]))
+    assert score._record.counts.tolist() == [1, 1, 1, 1, 0, 0]
+    expected = torch.stack([by_hand(score._model, [], label) for label in (2, 0)])
+    torch.testing.assert_close(score.predict(torch.tensor([4, 5])), expected)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (None, "labels must be given for the 2 new examples, as for the first; got none"),
+        (torch.tensor([0]), r"new examples, as for the first; got shape \[1\]"),
+        (torch.tensor([0, 3]), "among the 3 classes that 'approx' began with; got classes 0 to 3"),
+        (torch.tensor([-1, 0]), "among the 3 classes"),
+    ],
+)
+def test_classes_that_approx_does_not_know_are_refused(labels: Any, message: str) -> None:
+    score = Approx(3, torch.tensor([0, 1, 2]))
+    with pytest.raises(ArgumentError, match=message):
+        score.extend(5, labels)
+    assert len(score.update(torch.arange(3), torch.rand(3))) == 6  # nothing has changed
+
+
+def test_approx_keeps_its_classes_in_few_bytes() -> None:
+    labels = torch.arange(300)
+    score = Approx(300, labels)
+    assert score._labels.dtype == torch.int16
+    labels[:] = 0  # the caller's
+    assert score._labels.tolist() == list(range(300))
+
+
+def test_uniform_grows_too() -> None:
+    score = Uniform()
+    score.extend(9)
+    assert score.score(torch.arange(9), None).tolist() == [1.0] * 9
+
+
+def test_losses_are_read_only_where_somebody_has_one() -> None:
+    record = LossRecord(3)
+    assert record.rows(torch.tensor([2, 0]))[0].shape == (2, 0)
+    record.append(torch.tensor([1]), torch.tensor([0.5]))
+    assert record.rows(torch.tensor([2, 0]))[0].shape == (2, 0)
+    losses, counts = record.rows(torch.tensor([2, 1]))
+    assert losses[:, 0].tolist() == [0.0, 0.5]
+    assert counts.tolist() == [0, 1]

@@ -352,3 +352,61 @@ def test_epochs_do_not_disturb_it_while_it_is_on(monkeypatch: pytest.MonkeyPatch
     planned = len(one.source._on._queue)
     one.new_epoch()
     assert len(one.source._on._queue) == planned
+
+
+# ---------------------------------------------------------------------------------------- growing
+
+
+def grow(one: ImportanceSampler, n: int) -> None:
+    one.catch_up()
+    one._score.extend(n)
+    one.source.extend(n)
+
+
+def gain_with_new(one: ImportanceSampler, new: int) -> float:
+    """The gain by the equations, the new ones at the mean of the others."""
+    one.catch_up()
+    scores = one._score.score(torch.arange(N), None).double()
+    scores = torch.cat([scores, scores.mean().expand(new)])
+    q = scores + one._smoothing.constant(scores.mean())
+    return float(functional.variance_reduction(functional.cap(q, (0.01 / len(q)) ** 0.5)))
+
+
+@pytest.mark.parametrize("new", [1, 100, 2000])
+def test_new_examples_count_as_the_mean_of_the_others(new: int) -> None:
+    one = on()
+    grow(one, N + new)
+    assert one.source.gain(0) == pytest.approx(gain_with_new(one, new), rel=1e-9)
+    twin = on()
+    grow(twin, N + new)
+    twin.source.load_state_dict(one.source.state_dict())
+    assert twin.source.gain(0) == one.source.gain(0)
+
+
+def test_a_few_new_examples_leave_it_on_and_many_turn_it_off() -> None:
+    few, many = on(), on()
+    grow(few, N + 40)
+    grow(many, 100 * N)
+    assert few.source.gain(0) > ON
+    assert many.source.gain(0) < OFF
+
+
+def test_examples_that_were_there_from_the_start_must_have_been_seen() -> None:
+    one = sampler()
+    one.update(torch.arange(N // 2), skewed()[: N // 2])
+    grow(one, N + 10)
+    assert one.source.gain(0) == 1.0
+
+
+@pytest.mark.parametrize("state", ["off", "on"])
+def test_new_examples_are_visited_after_the_pass_or_the_sweep(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = on() if state == "on" else sampler()
+    if state == "off":
+        monkeypatch.setattr(auto, "ON", float("inf"))
+        train(one, skewed(), 5)
+    grow(one, N + 60)
+    losses = torch.cat([skewed(), torch.full((60,), 0.3)])
+    train(one, losses, 4 * N // BATCH)
+    assert not one.score.score(torch.arange(N, N + 60), None).isnan().any()

@@ -239,3 +239,70 @@ def test_a_new_epoch_forgets_what_was_planned() -> None:
     source.new_epoch()
     assert len(source._queue) == 0
     np.testing.assert_array_equal(credit, source._credit)
+
+
+# ---------------------------------------------------------------------------------------- growing
+
+
+def grown(source: EvenIntervals, n: int) -> EvenIntervals:
+    source._score.extend(n)
+    source.extend(n)
+    return source
+
+
+def test_the_sweep_under_way_ends_without_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(even, "SLICE", 90)
+    source = make(uneven())
+    first = [source._next_slice() for _ in range(2)]
+    grown(source, 2 * N)
+    first += [source._next_slice() for _ in range(3)]
+    assert sorted(torch.cat(first).tolist()) == list(range(N))
+    assert {len(part) for part in first} == {80}
+    then = [source._next_slice() for _ in range(9)]
+    assert sorted(torch.cat(then).tolist()) == list(range(2 * N))
+    assert {len(part) for part in then} == {89, 88}
+
+
+def test_a_dataset_of_one_slice_grows_at_once() -> None:
+    source = grown(make(uneven()), N + 50)
+    assert source._next_slice().tolist() == list(range(N + 50))
+
+
+def test_what_is_queued_keeps_its_weights_and_the_probability_of_one_draw_in_all() -> None:
+    source = make(uneven(), c=0.1, k=1)
+    before = source.draw(BATCH, 0)
+    grown(source, 4 * N)
+    assert source.ready(BATCH, 1)
+    after = source.draw(BATCH, 1)
+    assert (before.pool, after.pool) == (N, 4 * N)
+    for draw in (before, after):
+        torch.testing.assert_close(draw.weights.double(), draw.inverse(), rtol=1e-6, atol=0)
+
+
+def test_new_examples_begin_with_random_credit() -> None:
+    source = make(torch.full((N,), 0.5))
+    source._plan(BATCH)
+    old = source._credit.copy()
+    grown(source, 2 * N)
+    np.testing.assert_array_equal(source._credit[:N], old)
+    new = source._credit[N:]
+    assert 0.4 < new.mean() < 0.6
+    assert new.std() > 0.2
+    assert source._fresh == 0
+
+
+def test_before_the_first_sweep_all_credits_are_still_to_be_drawn() -> None:
+    source = grown(make(torch.full((N,), 0.5)), 2 * N)
+    assert source.state_dict()["credit"] is None
+    source._plan(BATCH)
+    assert source._fresh == 0
+    assert source._credit[N:].std() > 0.2
+
+
+def test_after_growing_each_is_visited_within_one_of_what_it_earned() -> None:
+    source = make(torch.full((N,), 0.5))
+    source._plan(BATCH)
+    grown(source, 2 * N).new_epoch()
+    counts = drawn(source, 3 * 2 * N // BATCH).bincount(minlength=2 * N)
+    assert counts.min() >= 2
+    assert counts.max() <= 4

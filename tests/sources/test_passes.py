@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from salience import ImportanceLoader, ImportanceSampler
+from salience.errors import ArgumentError
 from salience.sources.passes import BATCHES, Passes, Strata, by_frequency
 
 
@@ -154,3 +155,58 @@ def test_the_loader_finds_the_classes_by_itself() -> None:
             loader.mean(torch.ones(10))
         assert len(counts) == 25
         assert all(abs(count - 4) <= 1 for count in counts)
+
+
+# ---------------------------------------------------------------------------------------- growing
+
+
+def test_a_pass_under_way_ends_over_the_old_examples() -> None:
+    passes = Passes(10, generator())
+    taken = [passes.take(4)]
+    passes.extend(16)
+    taken.append(passes.take(6))
+    assert passes.size == 10
+    assert sorted(torch.cat(taken).tolist()) == list(range(10))
+    assert sorted(passes.take(16).tolist()) == list(range(16))
+    assert passes.size == 16
+
+
+def test_between_passes_the_new_examples_come_at_once() -> None:
+    for begin in (lambda passes: passes.end(), lambda passes: passes.take(6)):
+        passes = Passes(10, generator())
+        passes.take(4)
+        begin(passes)
+        passes.extend(16)
+        assert sorted(passes.take(16).tolist()) == list(range(16))
+
+
+def test_the_order_of_the_pass_under_way_does_not_change() -> None:
+    ours, theirs = Passes(10, generator()), Passes(10, generator())
+    ours.take(4), theirs.take(4)
+    ours.extend(11)
+    ours.load_state_dict(ours.state_dict())
+    assert ours.take(6).tolist() == theirs.take(6).tolist()
+
+
+def test_strata_hold_the_new_examples_from_the_next_pass_on() -> None:
+    n, more, size = 240, 480, 12
+    classes = torch.cat([torch.arange(n) % 24, 24 + torch.arange(more - n) % 24])
+    passes = stratified(classes[:n], size)
+    first = passes.take(60)
+    passes.extend(more, classes)
+    assert sorted(torch.cat([first, passes.take(n - 60)]).tolist()) == list(range(n))
+    order = passes.take(more)
+    assert sorted(order.tolist()) == list(range(more))
+    for batch in classes[order].view(-1, size):
+        assert abs(int((batch < 24).sum()) - 6) <= 1  # each half of the classes has its share
+
+
+def test_strata_need_the_new_classes() -> None:
+    with pytest.raises(ArgumentError, match="classes of all 300 examples"):
+        stratified(torch.arange(240) % 24, 12).extend(300)
+
+
+def test_a_state_of_strata_fits_the_examples() -> None:
+    state = stratified(torch.arange(20), 4).state_dict()
+    with pytest.raises(ValueError, match="strata of 20 examples for 30"):
+        stratified(torch.arange(30), 4).load_state_dict(state)

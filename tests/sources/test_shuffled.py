@@ -33,3 +33,13 @@ def test_an_epoch_begins_a_pass() -> None:
     source.new_epoch()
     drawn = torch.cat([source.draw(4, number).indices for number in range(3)])
     assert sorted(drawn.tolist()) == list(range(12))
+
+
+def test_probabilities_are_those_of_the_pass_under_way() -> None:
+    source = Shuffled(Passes(10, torch.Generator()))
+    source.draw(5, 0)
+    source.extend(20)
+    draws = [source.draw(5, number) for number in range(1, 6)]
+    assert [draw.pool for draw in draws] == [10, 20, 20, 20, 20]
+    assert [float(draw.probabilities[0]) for draw in draws] == [0.1, 0.05, 0.05, 0.05, 0.05]
+    assert sorted(torch.cat([draw.indices for draw in draws[1:]]).tolist()) == list(range(20))

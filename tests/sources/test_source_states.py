@@ -1,5 +1,6 @@
 """Every source goes on from its state, wherever that was taken."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -143,6 +144,42 @@ def test_draws_go_on_from_the_state(name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(auto, "ON", 0.0)
     monkeypatch.setattr(auto, "OFF", 0.0)
     check(SOURCES[name], 203, (0, 1, 3, 4, 12, 17, 40, 59), 60)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("state", ["off", "on"])
+def test_a_dataset_that_grows_goes_on_from_the_state(
+    name: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the pass under way is still over the old examples."""
+    monkeypatch.setattr(even, "SLICE", 90)
+    monkeypatch.setattr(auto, "EVERY", 4)
+    monkeypatch.setattr(auto, "ON", 0.0 if state == "on" else math.inf)
+    monkeypatch.setattr(auto, "OFF", 0.0 if state == "on" else math.inf)
+    sizes, cuts = {9: 230, 12: 301}, (9, 10, 12, 13, 14, 30, 59)
+    one = SOURCES[name](203, 1)
+    saved, rows, n = {}, [], 203
+    for number in range(60):
+        if number in sizes:
+            n = sizes[number]
+            grow(one, n)
+        if number in cuts:
+            saved[number] = n, states(one)
+        rows.append(step(one, number))
+    assert not one[1].score(torch.arange(203, 301), None).isnan().all()  # new ones were visited
+    for number, (size, state_dict) in saved.items():
+        twin = SOURCES[name](size, 2)
+        load(twin, state_dict)
+        for later in range(number, 60):
+            if later in sizes and later > number:
+                grow(twin, sizes[later])
+            assert step(twin, later) == rows[later]
+
+
+def grow(made: Parts, n: int) -> None:
+    source, score, _, _ = made
+    score.extend(n)
+    source.extend(n, torch.arange(n) % 30)
 
 
 @pytest.mark.parametrize("name", ["shuffled", "stratified", "pool", "even intervals", "auto"])

@@ -86,3 +86,77 @@ def test_filling_gives_the_same_bits_as_putting() -> None:
         put.put(0, part, values[part])
     for ours, theirs in zip(filled._levels, put._levels, strict=True):
         np.testing.assert_array_equal(ours[0], theirs[0])
+
+
+@pytest.mark.usefixtures("shape")
+@pytest.mark.parametrize("n", [1, 5, 65, 1000, 9999])
+@pytest.mark.parametrize("floor", [0.0, 0.3])
+def test_nodes_can_be_laid_in_another_order(n: int, floor: float) -> None:
+    random = np.random.default_rng(n)
+    tree = SumTree(n, columns=1)
+    scores = random.random(n) * (random.random(n) < 0.6)
+    scores[n // 2] = 1.0
+    fill(tree, 0, scores)
+    order = random.permutation(tree.top)
+    width = tree_module.FAN ** (len(tree._levels) - 1)
+    line = np.concatenate([np.arange(n)[node * width : (node + 1) * width] for node in order])
+    ends = np.cumsum(scores[line] + floor)
+    points = random.random(300) * ends[-1]
+    away_from_ends = np.abs(points[:, None] - ends).min(axis=1) > 1e-9
+    found = tree.find(points, (1.0,), floor, order)
+    expected = line[ends.searchsorted(points, side="right")]
+    np.testing.assert_array_equal(found[away_from_ends], expected[away_from_ends])
+
+
+@pytest.mark.usefixtures("shape")
+@pytest.mark.parametrize(("n", "more"), [(1, 1), (3, 40), (60, 64), (1000, 1001), (9000, 140_000)])
+def test_a_tree_that_has_grown_is_the_same_as_a_new_one(n: int, more: int) -> None:
+    values = np.random.default_rng(n).random(n)
+    grown, new = SumTree(n, columns=2), SumTree(more, columns=2)
+    fill(grown, 1, values)
+    grown.extend(more)
+    new.column(1)[:n] = values
+    new.sum_up()
+    assert grown.n == more
+    for ours, theirs in zip(grown._levels, new._levels, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [100, 3000, 40_000])
+def test_putting_many_at_once_gives_the_same_sums(size: int) -> None:
+    """Few are read block by block; where most sums of a level change, all are added up."""
+    n = 300_000
+    random = np.random.default_rng(size)
+    tree, plain = SumTree(n, columns=1), random.random(n)
+    fill(tree, 0, plain)
+    at = random.integers(0, n, size)
+    plain[at] = values = random.random(size)
+    plain[at] = values
+    tree.put(0, at, values)
+    expected = SumTree(n, columns=1)
+    fill(expected, 0, plain)
+    for ours, theirs in zip(tree._levels, expected._levels, strict=True):
+        np.testing.assert_array_equal(ours[0], theirs[0])
+
+
+def test_blocks_begin_with_a_cache_line() -> None:
+    tree = SumTree(70_000, columns=2)
+    assert all(part.ctypes.data % 64 == 0 for level in tree._levels for part in level)
+
+
+def test_a_point_that_rounding_left_outside_its_row_goes_to_the_last_entry_with_mass() -> None:
+    rows = np.zeros((3, tree_module.FAN))
+    rows[:, :2] = 1.0
+    child, left = tree_module._find_in_rows(rows, np.array([2.0, 1.0, 0.5]))
+    assert child.tolist() == [1, 1, 0]
+    assert left.tolist() == [np.nextafter(2.0, 0.0) - 1.0, 0.0, 0.5]
+
+
+@pytest.mark.usefixtures("shape")
+def test_no_point_finds_the_padding() -> None:
+    random = np.random.default_rng(0)
+    n = 10 * tree_module.TOP + 1  # all but the first entry of the last block are padding
+    tree = SumTree(n, columns=1)
+    for floor in random.random(200):
+        end = tree._top_masses((1.0,), floor).cumsum()[-1]
+        assert tree.find(np.array([np.nextafter(end, 0.0)]), (1.0,), floor).tolist() == [n - 1]

@@ -1,5 +1,6 @@
 """What DataLoader is asked to fetch, and with which random numbers."""
 
+import copy
 import random
 import weakref
 from collections.abc import Callable, Iterator
@@ -75,6 +76,12 @@ class Fetched:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Persistent workers belong to this process: a copy starts workers of its own."""
+        loader = copy.copy(self._loader)
+        loader._iterator = None
+        return {**self.__dict__, "_loader": loader}
 
     def __iter__(self) -> Iterator[Any]:
         loader = self._loader

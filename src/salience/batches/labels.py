@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from salience.errors import ArgumentError
 
-__all__ = ["Labels", "as_labels", "find_labels"]
+__all__ = ["Labels", "as_labels", "find_labels", "narrow"]
 
 INTEGERS = (
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -64,6 +64,17 @@ def as_labels(labels: Any, n: int) -> Labels:
             "pass the classes of this very dataset, in its order"
         )
     return _numbered(values)
+
+
+def narrow(classes: Tensor) -> Tensor:
+    """Class numbers >= 0 in as few bytes as hold them; a copy.
+
+    >>> narrow(torch.tensor([0, 255])).dtype, narrow(torch.tensor([0, 256])).dtype
+    (torch.uint8, torch.int16)
+    """
+    most = int(classes.max())
+    fits = (t for t in (torch.uint8, torch.int16, torch.int32) if most <= torch.iinfo(t).max)
+    return classes.to(next(fits, torch.int64), copy=True)
 
 
 def _numbered(values: Tensor) -> Labels:

@@ -5,6 +5,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from salience.batches.labels import narrow
+from salience.errors import ArgumentError
 from salience.scores.protocol import Unit
 
 __all__ = ["Approx", "LossPredictor", "LossRecord"]
@@ -25,6 +27,19 @@ class LossRecord:
     def __init__(self, n: int) -> None:
         self.losses = torch.zeros(n, LENGTH, dtype=torch.float32, device="cpu")
         self.counts = torch.zeros(n, dtype=torch.uint8, device="cpu")
+
+    def extend(self, n: int) -> None:
+        """Grow to ``n`` examples; the new ones have no losses."""
+        new = n - len(self.counts)
+        self.losses = torch.cat([self.losses, self.losses.new_zeros(new, LENGTH)])
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(new)])
+
+    def rows(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses [len(indices), LENGTH] and counts; no columns where nobody has a loss."""
+        counts = self.counts.index_select(0, indices)
+        if not counts.any():  # all examples at the start: reading them takes a while
+            return self.losses.new_empty(len(indices), 0), counts
+        return self.losses.index_select(0, indices), counts
 
     def append(self, indices: Tensor, losses: Tensor) -> None:
         """Add one loss to each of the distinct ``indices``, dropping the oldest of a full row."""
@@ -97,8 +112,8 @@ class Approx:
         self._n = n
         self._every = every
         self._updates = 0
-        self._refresh = min(refresh, n)
-        self._labels = labels
+        self._refresh = refresh
+        self._labels = None if labels is None else narrow(labels)
         self._record = LossRecord(n)
         self._next = 0
         with torch.random.fork_rng(devices=[]):
@@ -106,13 +121,38 @@ class Approx:
             self._model = LossPredictor(0 if labels is None else int(labels.max()) + 1)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=learning_rate, fused=True)
 
+    def extend(self, n: int, labels: Tensor | None = None) -> None:
+        """Grow to ``n`` examples; ``labels`` are the classes of the new ones, if there are any."""
+        if self._labels is not None:
+            self._labels = torch.cat([self._labels, self._checked(labels, n - self._n)])
+        self._record.extend(n)
+        self._n = n
+
+    def _checked(self, labels: Tensor | None, new: int) -> Tensor:
+        """The classes of ``new`` further examples, all of them classes that the model knows."""
+        assert self._labels is not None
+        assert self._model.embedding is not None
+        if labels is None or labels.shape != (new,):
+            given = "none" if labels is None else f"shape {list(labels.shape)}"
+            raise ArgumentError(
+                f"labels must be given for the {new} new examples, as for the first; got {given}"
+            )
+        classes = self._model.embedding.num_embeddings
+        if bool(((labels < 0) | (labels >= classes)).any()):
+            raise ArgumentError(
+                f"labels of new examples must be among the {classes} classes that 'approx' began "
+                f"with; got classes {int(labels.min())} to {int(labels.max())}: begin anew with "
+                f"all classes"
+            )
+        return labels.to(self._labels.dtype)
+
     def predict(self, indices: Tensor) -> Tensor:
         """The model's output for ``indices``, which may be below zero."""
-        record = self._record
-        classes = None if self._labels is None else self._labels[indices]
+        losses, counts = self._record.rows(indices)
+        classes = None if self._labels is None else self._labels.index_select(0, indices).long()
         # The user may call from within autocast; this model is its own.
         with torch.autocast("cpu", enabled=False):
-            out: Tensor = self._model(record.losses[indices], record.counts[indices], classes)
+            out: Tensor = self._model(losses, counts, classes)
         return out
 
     @torch.enable_grad()
@@ -127,8 +167,9 @@ class Approx:
             self._train(indices, losses)
         self._updates += 1
         self._record.append(indices, losses)
-        others = (self._next + torch.arange(self._refresh, device="cpu")) % self._n
-        self._next = (self._next + self._refresh) % self._n
+        refresh = min(self._refresh, self._n)
+        others = (self._next + torch.arange(refresh, device="cpu")) % self._n
+        self._next = (self._next + refresh) % self._n
         return torch.cat([indices, others])
 
     @torch.enable_grad()

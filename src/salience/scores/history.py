@@ -27,8 +27,14 @@ class History:
         self._decay = np.float32(decay)
         self._mean = np.full(n, np.nan, dtype=np.float32)
 
+    def extend(self, n: int) -> None:
+        """Grow to ``n`` examples; nothing is known of the new ones."""
+        new = np.full(n - len(self._mean), np.nan, dtype=np.float32)
+        self._mean = np.concatenate([self._mean, new])
+
     def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
-        return torch.from_numpy(self._mean[indices.numpy()])
+        # Of some ten thousand places, torch gathers the values in two thirds of the time.
+        return torch.from_numpy(self._mean).index_select(0, indices)
 
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:
         at, seen = indices.numpy(), losses.numpy()

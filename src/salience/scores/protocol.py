@@ -17,6 +17,10 @@ class Score(Protocol):
     cover the whole dataset. Otherwise ``batch`` (a collated pool) is needed to answer.
     ``unit``: adaptive smoothing is half the running mean loss for ``"loss"``, and half the running
     mean score for ``"gradient"``.
+
+    Optional: ``extend(n)``, for datasets that grow while training. From then on there are ``n``
+    examples, and nothing is known of the new ones. Not a member of this protocol, so that scores
+    without it are scores too.
     """
 
     by_index: bool

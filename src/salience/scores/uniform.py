@@ -19,6 +19,9 @@ class Uniform:
     by_index = True
     unit: Unit = "loss"
 
+    def extend(self, n: int) -> None:
+        pass
+
     def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
         return torch.ones(len(indices), device="cpu")
 

@@ -37,10 +37,20 @@ class AutoSource:
         self, n: int, batch_size: int, score: Score, smoothing: Smoothing, off: Source, on: Source
     ) -> None:
         self._n, self._batch_size = n, batch_size
+        self._first = n  # how many there were before any extension
         self._score, self._smoothing = score, smoothing
         self._off, self._on = off, on
         self.active = False
         self._told = False
+
+    def extend(self, n: int, classes: Tensor | None = None) -> None:
+        """Grow to ``n`` examples: while off from the next pass on, while on from the next sweep.
+
+        ``classes`` [n] of all examples, where the passes are stratified.
+        """
+        self._off.extend(n, classes)
+        self._on.extend(n)
+        self._n = n
 
     def _current(self) -> Source:
         return self._on if self.active else self._off
@@ -76,15 +86,16 @@ class AutoSource:
     def gain(self, look: int) -> float:
         """v of a sample of the examples, evenly spaced, another one at each ``look``.
 
-        1 before all have been seen. No example adds more than ``SINGLE``: a gain that rests on a
+        1 before all have been seen, but for those that came by ``extend``: they count as the mean
+        of the others, so that a few of them change little and many turn importance sampling off,
+        until a pass has seen them. No example adds more than ``SINGLE``: a gain that rests on a
         few is none.
         """
         stride = max(self._n // SAMPLE, 1)
-        start = look % stride
-        scores, unknown = known_scores(
-            self._score, torch.arange(start, self._n, stride, device="cpu")
-        )
-        if int(unknown.sum()) > self._batch_size:  # a pass may leave out its last, short batch
+        sample = torch.arange(look % stride, self._n, stride, device="cpu")
+        scores, unknown = known_scores(self._score, sample)
+        missing = int((unknown & (sample < self._first)).sum())
+        if missing > self._batch_size:  # a pass may leave out its last, short batch
             return 1.0
         scores.masked_fill_(unknown, mean_of_known(scores, unknown))
         q = functional.smooth(scores, self._smoothing.constant(scores.mean()))
@@ -96,11 +107,13 @@ class AutoSource:
         return {
             "active": self.active,
             "told": self._told,
+            "first": self._first,
             "off": self._off.state_dict(),
             "on": self._on.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.active, self._told = bool(state["active"]), bool(state["told"])
+        self._first = int(state["first"])
         self._off.load_state_dict(state["off"])
         self._on.load_state_dict(state["on"])

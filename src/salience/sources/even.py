@@ -49,11 +49,22 @@ class EvenIntervals:
         self._scheme: Scheme = scheme
         self._generator = generator
         self._passes = Passes(n, generator)
-        self._slice = -(-n // -(-n // SLICE))  # slices of equal size
         # Written once, so that the memory is there before it is first needed.
         self._credit = np.full(n, 0.0, dtype=np.float32)
         self._fresh = n  # examples that no sweep has reached: their credit is still to be drawn
         self._queue = Queue()
+
+    def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
+        """Grow to ``n`` examples; the sweep under way ends without the new ones."""
+        new = np.zeros(n - self._n, dtype=np.float32)
+        if self._fresh == self._n:
+            self._fresh = n
+        else:
+            torch.rand(len(new), generator=self._generator, out=torch.from_numpy(new))
+        self._credit = np.concatenate([self._credit, new])
+        self._passes.extend(n)
+        self._queue.rescale(self._n / n)
+        self._n = n
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return len(self._queue) >= n
@@ -71,14 +82,18 @@ class EvenIntervals:
             scores.masked_fill_(unknown, mean_of_known(scores, unknown))
         p = distribution(scores, self._smoothing, most=1 / batch)
         at = self._visits(examples, p, len(examples) * max(1 / SWEEPS, batch / self._n))
-        weights = functional.weights(p[at], self._k, len(p)).to(torch.float32)
+        indices, chances, drawn_by = (part.index_select(0, at) for part in (examples, p, scores))
+        weights = functional.weights(chances, self._k, len(p)).to(torch.float32)
         # As one draw in N: slices that differ in size can stand in one batch.
-        self._queue.put(examples[at], weights, p[at] * (len(p) / self._n), scores[at])
+        self._queue.put(indices, weights, chances * (len(p) / self._n), drawn_by)
 
     def _next_slice(self) -> Tensor:
-        if self._slice == self._n:  # everybody, in any order
+        passes = self._passes
+        size = passes.size if passes.under_way else self._n
+        slices = -(-size // SLICE)
+        if slices == 1:  # everybody, in any order
             return torch.arange(self._n, device="cpu")
-        return self._passes.take(self._slice, whole=False)
+        return passes.take(-(-size // slices), whole=False)  # of equal size
 
     def _visits(self, examples: Tensor, p: Tensor, n: float) -> Tensor:
         """Positions in the slice, about ``n`` of them, in random order."""
@@ -87,13 +102,13 @@ class EvenIntervals:
             return functional.draw(p, count, generator=self._generator, scheme=self._scheme)
         counts, credit = functional.even_visits(self._credit_of(examples), p, n)
         self._credit[examples.numpy()] = credit.numpy()
-        at = torch.repeat_interleave(counts)
+        at = torch.from_numpy(np.repeat(np.arange(len(p)), counts.numpy()))
         return at[torch.randperm(len(at), generator=self._generator, device="cpu")]
 
     def _credit_of(self, examples: Tensor) -> Tensor:
         """What they have left from the last sweep; at random before the first."""
         if self._fresh <= 0:
-            return torch.from_numpy(self._credit[examples.numpy()])
+            return torch.from_numpy(self._credit).index_select(0, examples)
         self._fresh -= len(examples)
         return torch.rand(len(examples), generator=self._generator, device="cpu")
 

@@ -1,5 +1,7 @@
 """All examples, each once, then all again: what ordinary training does."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -7,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from salience.batches.labels import narrow
+from salience.errors import ArgumentError
 from salience.sources.permutation import ROUNDS, Ints, Permutation, scramble
 
 __all__ = ["Passes", "Strata", "by_frequency"]
@@ -24,21 +28,38 @@ class Order(Protocol):
 class Passes:
     """All positions in random order, then all again: each exactly once per pass.
 
-    With ``strata``, every batch of a pass holds the classes in proportion.
+    With ``strata``, every batch of a pass holds the classes in proportion. ``size`` is the number
+    of positions of the pass under way: fewer than ``n`` after ``extend``, until it is over.
     """
 
     def __init__(self, n: int, generator: torch.Generator, strata: "Strata | None" = None) -> None:
-        self.n = n
+        self.n = self.size = n
         self._generator = generator
         self._strata = strata
         self._key, self._at = 0, n  # the next call begins a pass
         self._order: Order | None = None
 
+    def extend(self, n: int, classes: Tensor | None = None) -> None:
+        """Grow to ``n`` positions, from the next pass on; ``classes`` [n] of all, for strata."""
+        if self._strata is not None:
+            if classes is None:
+                raise ArgumentError(
+                    f"passes stratified by class need the classes of all {n} examples: "
+                    f"give labels for the new ones too"
+                )
+            self._strata.extend(classes)
+        self.n = n
+
+    @property
+    def under_way(self) -> bool:
+        """Whether what is taken next belongs to a pass that has begun."""
+        return self._at < self.size
+
     def take(self, count: int, *, whole: bool = True) -> Tensor:
         """The next ``count`` positions; without ``whole``, no further than the end of the pass."""
-        if self._at >= self.n:
+        if not self.under_way:
             self._begin()
-        stop = min(self._at + count, self.n)
+        stop = min(self._at + count, self.size)
         missing = self._at + count - stop if whole else 0
         part = torch.from_numpy(self._places().span(self._at, stop))
         self._at = stop
@@ -46,23 +67,28 @@ class Passes:
 
     def end(self) -> None:
         """Leave the rest of this pass: what is taken next begins a new one."""
-        self._at = self.n
+        self._at = self.size
 
     def _begin(self) -> None:
         key = torch.randint(2**62, (1,), generator=self._generator, device="cpu")
         self._key, self._at, self._order = int(key), 0, None
+        self.size = self.n
 
     def _places(self) -> Order:
         if self._order is None:
             make = Permutation if self._strata is None else self._strata.order
-            self._order = make(self.n, self._key)
+            self._order = make(self.size, self._key)
         return self._order
 
     def state_dict(self) -> dict[str, Any]:
-        return {"key": self._key, "at": self._at}
+        sizes = [] if self._strata is None else list(self._strata.sizes)
+        return {"key": self._key, "at": self._at, "size": self.size, "strata": sizes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._key, self._at, self._order = int(state["key"]), int(state["at"]), None
+        self.size, sizes = int(state["size"]), list(state["strata"])
+        if self._strata is not None:
+            self._strata.load_sizes(sizes)
 
 
 @final
@@ -74,17 +100,49 @@ class Strata:
     """
 
     def __init__(self, classes: Tensor, batch_size: int, generator: torch.Generator) -> None:
-        ranks = by_frequency(classes)
-        shuffled = torch.randperm(len(ranks), generator=generator, device="cpu").numpy()
-        few = int(ranks.max()) < 2**16  # those numpy sorts by counting
-        keys = ranks.numpy().astype(np.uint16 if few else np.int64)[shuffled]
-        self.sorted = shuffled[keys.argsort(kind="stable")].astype(np.int32)
         self.batch_size = batch_size
+        self.sizes = [len(classes)]  # at first, and after each extension
+        self._start = generator.get_state()
+        self._classes = narrow(classes)
+        self._sorted = self._sort(len(classes), generator)
+
+    def extend(self, classes: Tensor) -> None:
+        """Grow to these examples; ``classes`` are those of all of them, and numbered anew."""
+        self._classes = narrow(classes)
+        self.sizes.append(len(classes))
+
+    def load_sizes(self, sizes: list[int]) -> None:
+        """Order the examples as if they had come in these steps."""
+        if sizes[-1] != len(self._classes):
+            raise ValueError(f"strata of {sizes[-1]} examples for {len(self._classes)}")
+        if sizes != self.sizes:
+            self.sizes = [int(size) for size in sizes]
+            self._sorted = self._sorted[:0]  # to be sorted anew
 
     def order(self, n: int, key: int) -> "StratifiedOrder":
-        """The order of one pass."""
-        assert n == len(self.sorted)
-        return StratifiedOrder(self.sorted, self.batch_size, key)
+        """The order of one pass over the first ``n`` examples, which is one of ``sizes``."""
+        if n != len(self._sorted):
+            generator = torch.Generator(device="cpu")
+            generator.set_state(self._start)
+            self._sorted = self._sort(n, generator)
+        return StratifiedOrder(self._sorted, self.batch_size, key)
+
+    def _sort(self, n: int, generator: torch.Generator) -> NDArray[np.int32]:
+        """The first ``n`` by class, those of a class at random.
+
+        Examples that came later are shuffled among themselves: so the order of the others stays
+        what it was, and follows from ``sizes`` when a state is loaded.
+        """
+        shuffled = np.concatenate(list(self._shuffled(n, generator)))
+        ranks = by_frequency(self._classes[:n].long())
+        few = int(ranks.max()) < 2**16  # those numpy sorts by counting
+        keys = ranks.numpy().astype(np.uint16 if few else np.int64)[shuffled]
+        by_class: NDArray[np.int32] = shuffled[keys.argsort(kind="stable")].astype(np.int32)
+        return by_class
+
+    def _shuffled(self, n: int, generator: torch.Generator) -> Iterator[Ints]:
+        for start, stop in pairwise([0, *(size for size in self.sizes if size <= n)]):
+            yield start + torch.randperm(stop - start, generator=generator, device="cpu").numpy()
 
 
 @final

@@ -58,6 +58,10 @@ class Pool:
         self._score, self._choice = score, choice
         self._initial = 0.0
 
+    def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
+        """Grow to ``n`` examples, from the next pass on."""
+        self._passes.extend(n)
+
     def candidates(self) -> Tensor:
         """The dataset positions of the next pool."""
         return self._passes.take(self._size)

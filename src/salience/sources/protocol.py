@@ -33,6 +33,13 @@ class Source(Protocol):
         """An epoch begins: shuffled passes begin anew."""
         ...
 
+    def extend(self, n: int, classes: Tensor | None = None) -> None:
+        """Grow to ``n`` examples, after the score has: a pass under way ends without the new ones.
+
+        ``classes`` [n] of all examples are needed where passes are stratified by class.
+        """
+        ...
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

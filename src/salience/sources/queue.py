@@ -34,6 +34,11 @@ class Queue:
         self._at = stop
         return Draw(number, indices, weights, p, scores, pool)
 
+    def rescale(self, factor: float) -> None:
+        """Multiply the probabilities of all that is left."""
+        if self._parts:
+            self._parts[2] = self._parts[2] * factor
+
     def clear(self) -> None:
         self._parts, self._at = [], 0
 

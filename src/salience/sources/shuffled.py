@@ -20,6 +20,11 @@ class Shuffled:
     def __init__(self, passes: Passes, *, drop_last: bool = False) -> None:
         self._passes, self._drop_last = passes, drop_last
         self._ones = torch.empty(0, dtype=torch.float64, device="cpu")
+        self._pool = 0
+
+    def extend(self, n: int, classes: Tensor | None = None) -> None:
+        """Grow to ``n`` examples, from the next pass on."""
+        self._passes.extend(n, classes)
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return True
@@ -28,11 +33,12 @@ class Shuffled:
         indices = self._passes.take(n, whole=False)
         if self._drop_last and len(indices) < n:
             indices = self._passes.take(n, whole=False)
-        if self._ones.shape != indices.shape:
+        if self._ones.shape != indices.shape or self._pool != self._passes.size:
+            self._pool = self._passes.size
             self._ones = torch.ones(len(indices), dtype=torch.float64, device="cpu")
-            self._p, self._weights = self._ones / self._passes.n, self._ones.float()
+            self._p, self._weights = self._ones / self._pool, self._ones.float()
         parts = (indices, self._weights, self._p, self._ones)
-        return Draw(number, *parts, self._passes.n, uniform=True)
+        return Draw(number, *parts, self._pool, uniform=True)
 
     def update(self, indices: Tensor) -> None:
         pass

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 __all__ = ["SumTree"]
@@ -13,6 +14,8 @@ Ints = NDArray[np.int64]
 
 FAN = 16  # children of a node: wide, because a dependent memory read costs more than additions
 TOP = 8192  # the top level is one flat row of up to this many sums
+LINE = 64  # bytes of a cache line
+AT_ONCE = 2048  # blocks read at a time: they stay in the cache, and in memory that is in use
 
 
 class SumTree:
@@ -26,13 +29,22 @@ class SumTree:
 
     def __init__(self, n: int, columns: int) -> None:
         self.n = n
-        sizes = [n]
-        while sizes[-1] > TOP:
-            sizes.append(-(-sizes[-1] // FAN))
-        # levels[0][c] are the leaves of column c; every level below the top is padded with zeros
-        # to whole blocks of FAN.
-        padded = [-(-size // FAN) * FAN for size in sizes[:-1]] + sizes[-1:]
-        self._levels = [[np.zeros(size) for _ in range(columns)] for size in padded]
+        # levels[0][c] are the leaves of column c.
+        self._levels = [[_zeros(size) for _ in range(columns)] for size in _sizes(n)]
+
+    @property
+    def top(self) -> int:
+        """The number of sums at the top."""
+        return len(self._levels[-1][0])
+
+    def extend(self, n: int) -> None:
+        """Grow to ``n`` examples; the new ones have zeros."""
+        kept = [leaves[: self.n] for leaves in self._levels[0]]
+        self.n = n
+        self._levels = [[_zeros(size) for _ in kept] for size in _sizes(n)]
+        for c, values in enumerate(kept):
+            self.column(c)[: len(values)] = values
+        self.sum_up()
 
     def column(self, c: int) -> Floats:
         """All values of column ``c``: a view. After writing to it, call ``sum_up``."""
@@ -42,15 +54,19 @@ class SumTree:
         """Add everything up anew, after values were written into ``column``."""
         for below, level in zip(self._levels, self._levels[1:], strict=False):
             for values, sums in zip(below, level, strict=True):
-                blocks = values.reshape(-1, FAN)
-                np.add.reduce(blocks, axis=1, out=sums[: len(blocks)])
+                _add_up(values, sums)
 
     def put(self, c: int, indices: Ints, values: Floats | float) -> None:
         """Set some values of column ``c``; of repeated indices the last one counts."""
         self._levels[0][c][indices] = values
         for below, level in zip(self._levels, self._levels[1:], strict=False):
             indices = indices // FAN
-            level[c][indices] = below[c].reshape(-1, FAN).take(indices, axis=0).sum(axis=1)
+            if len(indices) > len(level[c]):  # most sums change: reading them all in line is faster
+                _add_up(below[c], level[c])
+                continue
+            for start in range(0, len(indices), AT_ONCE):
+                part = indices[start : start + AT_ONCE]
+                level[c][part] = _sums(below[c].reshape(-1, FAN).take(part, axis=0))
 
     def total(self, rates: Sequence[float]) -> float:
         """The mass of all examples, without the floor."""
@@ -65,44 +81,120 @@ class SumTree:
                 mass = mass + rate * leaves[indices]
         return mass if isinstance(mass, np.ndarray) else np.full(len(indices), floor)
 
-    def find(self, points: Floats, rates: Sequence[float], floor: float) -> Ints:
+    def find(
+        self, points: Floats, rates: Sequence[float], floor: float, order: Ints | None = None
+    ) -> Ints:
         """The examples that lie under ``points`` when the masses are laid in line.
 
-        ``points`` are in [0, total mass).
+        ``points`` are in [0, total mass). ``order``: of the nodes at the top, [``top``], in which
+        they are laid; by default that of the examples.
         """
-        # Padding at the end of a level gets the floor too, which does no harm: it lies beyond the
-        # total, where no point is.
+        masses = self._top_masses(rates, floor)
+        ends = (masses if order is None else masses[order]).cumsum()
+        found = np.empty(len(points), dtype=np.int64)
+        sequence = _in_line(points, ends[-1])  # neighbours find what they need in the cache
+        for start in range(0, len(points), AT_ONCE):
+            part = sequence[start : start + AT_ONCE]
+            nodes, left = _find_on_line(ends, points[part])
+            nodes = nodes if order is None else order[nodes]
+            found[part] = self._descend(nodes, left, rates, floor)
+        return found
+
+    def _descend(self, found: Ints, left: Floats, rates: Sequence[float], floor: float) -> Ints:
+        """From nodes at the top, and how far into them, to examples."""
         span = FAN ** (len(self._levels) - 1)
-        ends = self._masses(-1, None, rates, floor * span).cumsum()
-        # Rounding may leave a point just outside its row: back onto the line.
-        left = np.minimum(points, _below(ends[-1]))
-        found = ends.searchsorted(left, side="right")
-        if len(self._levels) > 1:
-            left = left - np.where(found > 0, ends[found - 1], 0.0)
         for depth in range(len(self._levels) - 2, -1, -1):
             span //= FAN
-            rows = self._masses(depth, found, rates, floor * span).cumsum(axis=1)
-            left = np.minimum(np.maximum(left, 0.0), _below(rows[:, -1]))
-            child = (rows > left[:, None]).argmax(axis=1)
+            masses = self._masses(depth, found, rates, floor * span)
+            child, left = _find_in_rows(masses, left)
             found = found * FAN + child
-            if depth:
-                left = left - np.where(child > 0, rows[np.arange(len(rows)), child - 1], 0.0)
+        # Below the top, padding gets the floor too: rounding may leave a point there.
         within: Ints = np.minimum(found, self.n - 1)
         return within
+
+    def _top_masses(self, rates: Sequence[float], floor: float) -> Floats:
+        span = FAN ** (len(self._levels) - 1)
+        masses = self._masses(-1, None, rates, floor * span)
+        masses[-1] -= floor * (span * len(masses) - self.n)  # the last one may not be full
+        return masses
 
     def _masses(
         self, depth: int, blocks: Ints | None, rates: Sequence[float], floor: float
     ) -> Floats:
-        """Masses of a whole level, or of some of its blocks as rows."""
-        total: Floats | float = floor
+        """Masses of a whole level, or of some of its blocks as rows; nobody else's to change."""
+        total: Floats | None = None
         for rate, sums in zip(rates, self._levels[depth], strict=True):
             if rate:
-                part = sums if blocks is None else sums.reshape(-1, FAN).take(blocks, axis=0)
-                total = total + (part if rate == 1 else rate * part)
-        if isinstance(total, np.ndarray):
+                part = sums.copy() if blocks is None else sums.reshape(-1, FAN).take(blocks, axis=0)
+                if rate != 1:
+                    part *= rate
+                part += floor if total is None else total
+                total = part
+        if total is not None:
             return total
-        shape = self._levels[depth][0].shape if blocks is None else (len(blocks), FAN)
-        return np.full(shape, floor)
+        return np.full(
+            self._levels[depth][0].shape if blocks is None else (len(blocks), FAN), floor
+        )
+
+
+def _sizes(n: int) -> list[int]:
+    """Of the levels, from the leaves up; those below the top are whole blocks of FAN."""
+    sizes = [n]
+    while sizes[-1] > TOP:
+        sizes.append(-(-sizes[-1] // FAN))
+    return [-(-size // FAN) * FAN for size in sizes[:-1]] + sizes[-1:]
+
+
+def _zeros(size: int) -> Floats:
+    """Blocks begin with a cache line: read at random, each takes two and not three."""
+    memory = np.zeros(size + LINE // 8)
+    start = -memory.ctypes.data % LINE // 8
+    return memory[start : start + size]
+
+
+def _add_up(values: Floats, sums: Floats) -> None:
+    """Sums of all blocks of ``values``."""
+    blocks = values.reshape(-1, FAN)
+    for start in range(0, len(blocks), AT_ONCE):
+        part = blocks[start : start + AT_ONCE]
+        sums[start : start + len(part)] = _sums(part)
+
+
+def _sums(blocks: Floats) -> Floats:
+    """The sum of each row, always in the same order: as numpy adds 16, in two thirds of the time.
+
+    However a value came into the tree, its parents are bitwise the same.
+    """
+    rows = torch.from_numpy(blocks)
+    rows = rows[:, : FAN // 2] + rows[:, FAN // 2 :]
+    while rows.shape[1] > 1:
+        rows = rows[:, ::2] + rows[:, 1::2]
+    sums: Floats = rows.numpy()[:, 0]
+    return sums
+
+
+def _find_on_line(ends: Floats, points: Floats) -> tuple[Ints, Floats]:
+    """Which entry each point lies under, and how far into it."""
+    # Rounding may leave a point just outside the line: back onto it.
+    left = np.minimum(points, _below(ends[-1]))
+    found = ends.searchsorted(left, side="right")
+    return found, left - np.where(found > 0, ends[found - 1], 0.0)
+
+
+def _find_in_rows(masses: Floats, left: Floats) -> tuple[Ints, Floats]:
+    """Which entry of its row each point lies under, and how far into it. Overwrites ``masses``."""
+    # Torch adds up rows in the same order as numpy, in a tenth of the time.
+    ends = torch.from_numpy(masses).cumsum_(1).numpy()
+    left = np.minimum(left, _below(ends[:, -1]))
+    child = (ends <= left[:, None]).argmin(axis=1)
+    before = ends.ravel().take(np.arange(-1, ends.size - 1, FAN) + child, mode="wrap")
+    return child, left - before * (child > 0)
+
+
+def _in_line(points: Floats, total: float) -> Ints:
+    """An order in which they rise, except for those that are close together."""
+    # 16 bits are sorted by counting, in a fifth of the time; the order matters to the cache alone.
+    return (points / total * 65535).astype(np.uint16).argsort(kind="stable")
 
 
 def _below(x: Any) -> Any:

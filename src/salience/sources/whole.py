@@ -5,6 +5,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from salience import functional
@@ -18,7 +19,8 @@ from salience.sources.tree import SumTree
 
 __all__ = ["WholeDataset"]
 
-AHEAD = 32  # batches that one systematic draw is split across
+AHEAD = 32  # batches that one systematic draw is split across, at most
+POINTS = 4096  # of such a draw, at most, unless a single batch is larger
 PART = 8  # of a pass: such a draw is at most one in so many
 
 _SCORE, _UNKNOWN = 0, 1  # columns of the tree
@@ -30,6 +32,8 @@ class WholeDataset:
 
     A systematic draw is made for several batches at once and split across them at random. For one
     batch alone its evenly spaced points would bring the same examples together again and again.
+    Large batches, which share a draw with few others or with none, are drawn from parts of the
+    dataset that are laid in line in another random order each time.
 
     Examples whose score is not known yet (nan) get the largest score seen so far, so that they are
     visited first. As one number for all of them it can change without touching the tree.
@@ -53,9 +57,16 @@ class WholeDataset:
         self._initial = 0.0  # the score of examples that were not seen yet
         self._queue = Queue()
         self._unknown = float(n)
-        self._behind = 0  # how many they are
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
-        self._fill(lambda part: known_scores(score, part))
+        self._behind = 0  # how many they are
+        self._fill(self._ask)
+
+    def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
+        """Grow to ``n`` examples, which the score knows already; drawn from the next draw on."""
+        before = self._tree.n
+        self._tree.extend(n)
+        self._fill(self._ask, before)
+        self._queue.clear()  # the probabilities in it are those among fewer examples
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return len(self._queue) >= n
@@ -63,14 +74,16 @@ class WholeDataset:
     def draw(self, n: int, number: int) -> Draw:
         if len(self._queue) < n:
             self._queue.clear()
-            self._draw(n * self._batches(n))
+            self._draw(n * self._batches(n), mixed=n > POINTS // AHEAD)
         return self._queue.take(n, number, self._tree.n)
 
     def _batches(self, n: int) -> int:
         """How many batches of ``n`` to draw for at once; multinomial draws are independent."""
-        return min(max(self._tree.n // (PART * n), 1), AHEAD) if self._scheme == "systematic" else 1
+        if self._scheme == "multinomial":
+            return 1
+        return max(min(self._tree.n // (PART * n), POINTS // n, AHEAD), 1)
 
-    def _draw(self, n: int) -> None:
+    def _draw(self, n: int, *, mixed: bool) -> None:
         self._apply()
         tree = self._tree
         # With nothing known, any positive number makes all equal.
@@ -81,11 +94,18 @@ class WholeDataset:
             rates, total, floor = (0.0, 0.0), 0.0, 1.0
         total += floor * tree.n
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
-        found = tree.find(points.numpy() * total, rates, floor)
+        order = self._order() if mixed and self._scheme == "systematic" else None
+        found = tree.find(points.numpy() * total, rates, floor, order)
         mass = tree.mass(found, rates, floor)
         p = mass / total
         weights = functional.weights(p, self._k, tree.n).astype(np.float32)
         self._queue.put(*(torch.from_numpy(part) for part in (found, weights, p, mass - floor)))
+
+    def _order(self) -> NDArray[np.int64]:
+        order: NDArray[np.int64] = torch.randperm(
+            self._tree.top, generator=self._generator, device="cpu"
+        ).numpy()
+        return order
 
     def update(self, indices: Tensor) -> None:
         self._changed.append(indices)
@@ -108,9 +128,12 @@ class WholeDataset:
             self._unknown = self._tree.total((0.0, 1.0))
         self._tree.put(_SCORE, indices.numpy(), scores.numpy())
 
-    def _fill(self, ask: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
-        """Set all scores, a part at a time: no further copy of them all is made."""
-        for start in range(0, self._tree.n, CHUNK):
+    def _ask(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return known_scores(self._score, indices)
+
+    def _fill(self, ask: Callable[[Tensor], tuple[Tensor, Tensor]], first: int = 0) -> None:
+        """Set all scores from ``first`` on, a part at a time: there is no further copy of them."""
+        for start in range(first, self._tree.n, CHUNK):
             stop = min(start + CHUNK, self._tree.n)
             scores, unknown = ask(torch.arange(start, stop, device="cpu"))
             self._tree.column(_SCORE)[start:stop] = scores.numpy()
