@@ -21,6 +21,8 @@ LAYERS = [
     {"presets"},
     {"feedback"},
     {"distributed"},
+    {"shards"},
+    {"assembly"},
     {"sampler"},
     {"pools", "loader"},
     {"integrations"},

@@ -10,7 +10,16 @@ from torch import Tensor
 from salience.errors import ArgumentError
 from salience.functional import Scheme
 
-__all__ = ["BadLoss", "check_arguments", "divisible", "host_indices", "pool_size", "whole_numbers"]
+__all__ = [
+    "BadLoss",
+    "check_arguments",
+    "check_sharding",
+    "divisible",
+    "host_indices",
+    "pool_size",
+    "whole_number",
+    "whole_numbers",
+]
 
 BadLoss = Literal["raise", "skip"]
 
@@ -52,11 +61,11 @@ def divisible(pool: int | None, world: int) -> int | None:
 
 def whole_numbers(n: Any, batch_size: Any, seed: Any) -> tuple[int | None, int, int]:
     """Python's and NumPy's whole numbers, and nothing else."""
-    size = None if n is None else _whole_number("the dataset size", n)
-    return size, _whole_number("batch_size", batch_size, least=1), _whole_number("seed", seed)
+    size = None if n is None else whole_number("the dataset size", n)
+    return size, whole_number("batch_size", batch_size, least=1), whole_number("seed", seed)
 
 
-def _whole_number(name: str, value: Any, least: int | None = None) -> int:
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
     wanted = "a whole number" + ("" if least is None else f" >= {least}")
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ArgumentError(f"{name} must be {wanted}; got {value!r}")
@@ -77,4 +86,19 @@ def check_arguments(n: int | None, k: float, draw: str, on_bad_loss: str) -> Non
     if on_bad_loss not in get_args(BadLoss):
         raise ArgumentError(
             f"on_bad_loss must be one of {', '.join(get_args(BadLoss))}; got {on_bad_loss!r}"
+        )
+
+
+def check_sharding(shard: Any, score: Any, by_index: bool, presample: float | None) -> None:
+    """Only scores that are known by index, drawn from all examples of a rank."""
+    if shard not in (False, True, "own"):
+        raise ArgumentError(
+            f"shard must be False, True (each rank draws from its part of the dataset) or 'own' "
+            f"(each rank is given a dataset of its own); got {shard!r}"
+        )
+    if shard and (score == "auto" or not by_index or presample is not None):
+        given = f"presample={presample!r}" if presample is not None else f"score {score!r}"
+        raise ArgumentError(
+            f"shard={shard!r} does not go with {given}: use score='history', 'approx' or "
+            f"'uniform' without presample, or leave shard out"
         )

@@ -124,15 +124,16 @@ class Rows:
 class Pooled:
     """This rank's own losses, with the means over all ranks."""
 
-    def __init__(self, local: Arriving, gather: Gather) -> None:
-        self._local, self._gather = local, gather
+    def __init__(self, local: Arriving, gather: Gather, draw: Draw | None) -> None:
+        self._local, self._gather, self._draw = local, gather, draw
         self.number = local.number
 
     def result(self) -> Arrived:
         means = np.ascontiguousarray(self._gather.result()).view(np.float64)
         known = means[~np.isnan(means[:, 0])]
         found = Means(*known.mean(axis=0).tolist()) if len(known) else None
-        return self._local.result()._replace(means=found)
+        draw, losses, _ = self._local.result()
+        return Arrived(self._draw or draw, losses, found)
 
 
 def _losses(local: Arrived) -> NDArray[np.generic]:
@@ -173,11 +174,22 @@ class Exchange:
         check = checksum(draw.indices, draw.weights)
         return Rows(draw, self._send(local, check, words, _losses))
 
+    def numbers(self, own: list[float]) -> list[list[float]]:
+        """The numbers of every rank; waits for them, for a fraction of the time of ``all``."""
+        outbox = torch.tensor(own, dtype=torch.float64, device="cpu")
+        inbox = outbox.new_empty(self._ranks.world, len(own))
+        dist.all_gather(list(inbox), outbox, group=self._group)
+        found: list[list[float]] = inbox.tolist()
+        return found
+
     def means(
-        self, local: Arriving, means: Callable[[Draw, Tensor], Means], check: int
+        self, local: Arriving, means: MeansOf, check: int, draw: Draw | None = None
     ) -> Arriving:
-        """This rank's own losses, with ``means`` averaged over all ranks."""
-        return Pooled(local, self._send(local, check, 4, partial(_means, means)))
+        """This rank's own losses, with ``means`` averaged over all ranks.
+
+        ``draw`` takes the place of that of ``local``.
+        """
+        return Pooled(local, self._send(local, check, 4, partial(_means, means)), draw)
 
     def _send(self, local: Arriving, check: int, words: int, payload: Payload) -> Gather:
         """Start to gather ``payload(local)``.

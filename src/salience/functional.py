@@ -9,6 +9,7 @@ For a pool of M candidates with scores :math:`s_i \ge 0`:
 ``even_visits``             position i at even intervals, n p_i times among n
 ``cap``                     min(q_i, T): no more than a given share each
 ``weights``                 :math:`\alpha_i = (1 / (M p_i))^k`
+``shard_weights``           :math:`\alpha_i = (Q / (N q_i))^k W Q_r / Q`
 ``merge_duplicates``        one row per distinct position, weights added
 ``variance_reduction``      :math:`v = M \sum_i s_i^2 / (\sum_i s_i)^2`
 ``effective_sample_size``   :math:`(\sum_i \alpha_i)^2 / \sum_i \alpha_i^2`
@@ -37,6 +38,7 @@ __all__ = [
     "merge_duplicates",
     "points",
     "probabilities",
+    "shard_weights",
     "smooth",
     "tracking_coefficient",
     "variance_reduction",
@@ -78,6 +80,16 @@ def weights(p: Array, k: float, pool: int | None = None) -> Array:
         raise ArgumentError(f"k must be a finite number <= 1 (1 is unbiased); got {k}")
     inverse = 1 / ((len(p) if pool is None else pool) * p)
     return inverse if k == 1 else inverse**k
+
+
+def shard_weights(q: Array, k: float, *, n: int, total: float, own: float, world: int) -> Array:
+    """alpha_i = (Q / (N q_i))^k W Q_r / Q, for draws of rank r from its own examples by q_i / Q_r.
+
+    q_i, N, Q, Q_r, W = ``q``, ``n``, ``total``, ``own``, ``world``: Q is the sum over all N
+    examples, Q_r over those of this rank. The mean over W ranks of their steps is expected to be
+    the step of one process that draws by q_i / Q from all, for every k.
+    """
+    return weights(q / total, k, n) * (world * own / total)
 
 
 def draw(p: Tensor, n: int, *, generator: torch.Generator, scheme: Scheme = "systematic") -> Tensor:

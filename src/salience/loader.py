@@ -26,6 +26,7 @@ from salience.pools import choose_batch, to_model
 from salience.presets import ScoreName
 from salience.sampler import ImportanceSampler
 from salience.scores import Score
+from salience.shards import Sharding
 from salience.smoothing import Smoothing
 
 __all__ = ["ImportanceLoader"]
@@ -66,6 +67,9 @@ class ImportanceLoader:
         on_bad_loss: ``"raise"``, or ``"skip"`` (the example weighs 0 and is counted).
         slots: put one int64 per example into each batch, for consumers that fetch ahead: the key
             ``salience_slot`` of a mapping, or one more element. Pass them to ``mean``.
+        shard: with several ranks, True lets each draw from its own part of the dataset, and
+            ``"own"`` says that each is given a dataset of its own. False, the default: all draw
+            from the whole dataset, as one process.
         dataloader_options: everything else goes to ``DataLoader`` untouched.
 
     With a score that needs the model, batches arrive on the model's device, where they were scored.
@@ -93,6 +97,7 @@ class ImportanceLoader:
         steps_per_epoch: int | None = None,
         on_bad_loss: BadLoss = "raise",
         slots: bool = False,
+        shard: Sharding = False,
         seed: int = 0,
         **dataloader_options: Any,
     ) -> None:
@@ -114,11 +119,12 @@ class ImportanceLoader:
             on_bad_loss=on_bad_loss,
             seed=seed,
             drop_last=drop_last,
+            shard=shard,
         )
         self._given_steps = steps_per_epoch
         self._steps = _steps(sampler, steps_per_epoch, drop_last)
         # With steps of its own, an epoch is no pass: shuffled passes then run across epochs.
-        self._epochs_are_passes = steps_per_epoch is None
+        self._epochs_are_passes = steps_per_epoch is None and not shard
         self._seed, self._drop_last = int(seed), drop_last
         # DataLoader takes a seed for its workers from here, and not from the global generator.
         dataloader_options.setdefault("generator", torch.Generator(device="cpu").manual_seed(0))
@@ -276,6 +282,8 @@ class ImportanceLoader:
     def _join(self) -> None:
         """Process groups are often made after loaders: an epoch is one of all ranks together."""
         self._sampler.join()
+        if self._sampler.sharded:
+            self._sampler.connect()
         if self._steps is not None:
             self._steps = _steps(self._sampler, self._given_steps, self._drop_last)
             self._requests.steps = self._steps
@@ -461,6 +469,20 @@ class ImportanceLoader:
         """
         return self._sampler.recent()
 
+    def extend(self, labels: Any = None) -> None:
+        """The dataset has grown: draw from all of it from now on.
+
+        New examples come at the end of ``dataset``, and have not been seen yet. ``labels`` are
+        found as at the beginning, or given for all examples.
+        """
+        if self._steps is None:
+            raise UsageError("a stream has no size that could grow")
+        if labels is None and self._sampler.has_labels:
+            labels = find_labels(self._dataset)
+        self._sampler.extend(_size(self._dataset), labels)
+        self._steps = _steps(self._sampler, self._given_steps, self._drop_last)
+        self._requests.steps = self._steps
+
     # -------------------------------------------------------------------------------------- state
 
     def __getstate__(self) -> dict[str, Any]:
@@ -479,17 +501,15 @@ class ImportanceLoader:
         the stream's own to save.
         """
         late = self._feedback.state_dict()
-        state = self._sampler.state_dict()
         draws, pools = self._unweighed_draws(), self._pools_ahead()
         if self._sampler.ranks.world > 1 and not self._by_index:
             # What each rank chose from its part of a pool is not in the state of another one: it
             # is chosen again.
             pools = [*(self._pools[draw.number] for draw in draws), *pools]
             draws = []
-        state["outstanding"] = [draw.state_dict() for draw in draws]
         finished = self._finished
-        return {
-            **state,
+        own = {
+            **self._sampler.own_state(draws),
             "loader": {
                 "epoch": self.epoch + finished,
                 "done": 0 if finished else self._done,
@@ -497,11 +517,13 @@ class ImportanceLoader:
                 "late": late,
             },
         }
+        return self._sampler.together(own)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; a state that does not fit changes nothing."""
         self._sampler.check_state(state)
         self._join()
+        state = self._sampler.apart(state)
         if "loader" not in state:
             raise StateError(
                 "this is the state of an ImportanceSampler: load it into one, or save the loader's"
@@ -513,7 +535,7 @@ class ImportanceLoader:
             epoch, done = int(own["epoch"]), int(own["done"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
-        self._sampler.load_state_dict(state)
+        self._sampler.load_own_state(state)
         self._feedback.load(late)
         self._ahead, self._again = deque(pools), deque()
         self.epoch, self._exhausted = epoch, False
@@ -553,8 +575,8 @@ def _steps(sampler: ImportanceSampler, given: Any, drop_last: bool) -> int:
     """Batches per epoch."""
     if given is None:
         assert sampler.n is not None
-        batch = sampler.batch_size * sampler.ranks.world
-        return sampler.n // batch if drop_last else -(-sampler.n // batch)
+        n, batch = sampler.examples, sampler.batch_size * sampler.ranks.world
+        return n // batch if drop_last else -(-n // batch)
     if isinstance(given, bool) or not hasattr(given, "__index__") or given < 1:
         raise ArgumentError(f"steps_per_epoch must be a whole number >= 1; got {given!r}")
     return int(given)

@@ -18,6 +18,7 @@ from salience.sources import (
     EvenIntervals,
     Passes,
     Pool,
+    Shard,
     Shuffled,
     Source,
     Strata,
@@ -54,6 +55,7 @@ class Settings:
     loss: Any = None
     seed: int = 0
     drop_last: bool = False
+    shard: Shard | None = None  # the part of this rank
 
     @property
     def size(self) -> int:
@@ -66,7 +68,7 @@ class Settings:
         return Passes(self.size, self.generator, strata)
 
     def shuffled(self, strata: Strata | None = None) -> Shuffled:
-        return Shuffled(self.passes(strata), drop_last=self.drop_last)
+        return Shuffled(self.passes(strata), drop_last=self.drop_last, shard=self.shard)
 
     def draws(self, score: Score, smoothing: Smoothing) -> Preset:
         """By ``score`` from pools, or from the whole dataset for a score known by index."""
@@ -74,7 +76,7 @@ class Settings:
             return Preset(score, smoothing, None)
         if self.pool is None:
             parts = (score, smoothing, self.k, self.scheme, self.generator)
-            return Preset(score, smoothing, WholeDataset(self.n, *parts))
+            return Preset(score, smoothing, WholeDataset(self.n, *parts, self.shard))
         choice = Choice(smoothing, self.k, self.scheme, self.generator)
         return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice))
 
@@ -91,9 +93,9 @@ def history(s: Settings) -> Preset:
 
 def approx(s: Settings) -> Preset:
     """The paper's LSTM; with pools it is trained at every step, as in the paper."""
-    labels = None if s.labels is None else s.labels.labels
+    labels, classes = s.labels or (None, None)
     every = 8 if s.pool is None else 1
-    return s.draws(Approx(s.size, labels, seed=s.seed, every=every), s.smooth())
+    return s.draws(Approx(s.size, labels, seed=s.seed, every=every, classes=classes), s.smooth())
 
 
 def auto(s: Settings) -> Preset:

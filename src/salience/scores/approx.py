@@ -94,6 +94,7 @@ class Approx:
     whole dataset, where predictions are kept and not made anew at each draw.
     ``every``: once it has seen some steps, the model is trained at one in so many. By then it
     changes slowly, and its training is the dearest part of a step.
+    ``classes``: how many there are, where ``labels`` are only some of them.
     """
 
     by_index = True
@@ -108,6 +109,7 @@ class Approx:
         learning_rate: float = 1e-3,
         refresh: int = 64,
         every: int = EVERY,
+        classes: int | None = None,
     ) -> None:
         self._n = n
         self._every = every
@@ -118,7 +120,8 @@ class Approx:
         self._next = 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._model = LossPredictor(0 if labels is None else int(labels.max()) + 1)
+            known = 0 if labels is None else int(labels.max()) + 1
+            self._model = LossPredictor(classes or known)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=learning_rate, fused=True)
 
     def extend(self, n: int, labels: Tensor | None = None) -> None:

@@ -5,6 +5,7 @@ from salience.sources.even import EvenIntervals
 from salience.sources.passes import Passes, Strata
 from salience.sources.pool import Choice, Pool
 from salience.sources.protocol import Source
+from salience.sources.shard import Shard
 from salience.sources.shuffled import Shuffled
 from salience.sources.whole import WholeDataset
 
@@ -14,6 +15,7 @@ __all__ = [
     "EvenIntervals",
     "Passes",
     "Pool",
+    "Shard",
     "Shuffled",
     "Source",
     "Strata",

@@ -103,6 +103,9 @@ class AutoSource:
         most = math.sqrt(SINGLE / len(q))
         return float(functional.variance_reduction(functional.cap(q, most)))
 
+    def refresh(self) -> None:
+        self._on.refresh()
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "active": self.active,

@@ -119,6 +119,9 @@ class EvenIntervals:
         """Forget visits that were planned by scores of long ago."""
         self._queue.clear()
 
+    def refresh(self) -> None:
+        self._queue.clear()
+
     def state_dict(self) -> dict[str, Any]:
         untouched = self._fresh == self._n
         return {

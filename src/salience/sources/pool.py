@@ -82,6 +82,9 @@ class Pool:
     def new_epoch(self) -> None:
         pass
 
+    def refresh(self) -> None:
+        pass
+
     def state_dict(self) -> dict[str, Any]:
         return {**self._passes.state_dict(), "initial": self._initial}
 

@@ -7,18 +7,25 @@ from torch import Tensor
 
 from salience.draw import Draw
 from salience.sources.passes import Passes
+from salience.sources.shard import Shard
 
 __all__ = ["Shuffled"]
 
 
 @final
 class Shuffled:
-    """p_i = 1 / N and no score. With ``drop_last``, a short batch at the end is left out."""
+    """p_i = 1 / N and no score. With ``drop_last``, a short batch at the end is left out.
+
+    With a ``shard``, passes over the examples of this rank: batches are never short, so that the
+    ranks stay together, and weigh W N_r / N.
+    """
 
     active = False
 
-    def __init__(self, passes: Passes, *, drop_last: bool = False) -> None:
-        self._passes, self._drop_last = passes, drop_last
+    def __init__(
+        self, passes: Passes, *, drop_last: bool = False, shard: Shard | None = None
+    ) -> None:
+        self._passes, self._drop_last, self._shard = passes, drop_last, shard
         self._ones = torch.empty(0, dtype=torch.float64, device="cpu")
         self._pool = 0
 
@@ -30,6 +37,8 @@ class Shuffled:
         return True
 
     def draw(self, n: int, number: int) -> Draw:
+        if self._shard is not None:
+            return self._draw_of_shard(n, number, self._shard)
         indices = self._passes.take(n, whole=False)
         if self._drop_last and len(indices) < n:
             indices = self._passes.take(n, whole=False)
@@ -39,6 +48,14 @@ class Shuffled:
             self._p, self._weights = self._ones / self._pool, self._ones.float()
         parts = (indices, self._weights, self._p, self._ones)
         return Draw(number, *parts, self._pool, uniform=True)
+
+    def _draw_of_shard(self, n: int, number: int, shard: Shard) -> Draw:
+        ones = torch.ones(n, dtype=torch.float64, device="cpu")
+        parts = (self._passes.take(n), (ones * shard.share).float(), ones / self._passes.n, ones)
+        return Draw(number, *parts, self._passes.n)
+
+    def refresh(self) -> None:
+        pass
 
     def update(self, indices: Tensor) -> None:
         pass

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 FAN = 16  # children of a node: wide, because a dependent memory read costs more than additions
 TOP = 8192  # the top level is one flat row of up to this many sums
 LINE = 64  # bytes of a cache line
-AT_ONCE = 2048  # blocks read at a time: they stay in the cache, and in memory that is in use
+AT_ONCE = 4096  # blocks read at a time: they stay in the cache, and in memory that is in use
 
 
 class SumTree:

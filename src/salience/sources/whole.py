@@ -1,7 +1,7 @@
 """Draws from the whole dataset through a sum tree, in time that hardly grows with its size."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -15,15 +15,28 @@ from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.queue import Queue
 from salience.sources.scoring import CHUNK, known_scores
-from salience.sources.tree import SumTree
+from salience.sources.shard import Shard
+from salience.sources.tree import Floats, SumTree
 
 __all__ = ["WholeDataset"]
 
 AHEAD = 32  # batches that one systematic draw is split across, at most
 POINTS = 4096  # of such a draw, at most, unless a single batch is larger
 PART = 8  # of a pass: such a draw is at most one in so many
+FOUND = 1024  # points that are looked up at a time, so that no step has to wait for all of a draw
 
 _SCORE, _UNKNOWN = 0, 1  # columns of the tree
+
+
+class Line(NamedTuple):
+    """The masses of all examples in line, and points on it whose examples are not found yet."""
+
+    points: Floats
+    rates: tuple[float, float]  # of known and unknown scores
+    floor: float  # c
+    own: float  # the mass of all examples here
+    total: float  # and on all ranks
+    order: NDArray[np.int64] | None  # of the tree's top nodes
 
 
 @final
@@ -37,6 +50,9 @@ class WholeDataset:
 
     Examples whose score is not known yet (nan) get the largest score seen so far, so that they are
     visited first. As one number for all of them it can change without touching the tree.
+
+    With a ``shard``, q_i / Q_r over the examples of this rank: smoothing and the score of unseen
+    examples are those of all ranks together, and weights those of one draw from all examples.
     """
 
     active = True
@@ -49,13 +65,16 @@ class WholeDataset:
         k: float,
         scheme: Scheme,
         generator: torch.Generator,
+        shard: Shard | None = None,
     ) -> None:
+        self._shard = shard or Shard(n)
         self._score, self._smoothing, self._k = score, smoothing, k
         self._scheme: Scheme = scheme
         self._generator = generator
         self._tree = SumTree(n, columns=2)
         self._initial = 0.0  # the score of examples that were not seen yet
         self._queue = Queue()
+        self._line: Line | None = None  # the draw under way; the tree does not change meanwhile
         self._unknown = float(n)
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._behind = 0  # how many they are
@@ -65,41 +84,75 @@ class WholeDataset:
         """Grow to ``n`` examples, which the score knows already; drawn from the next draw on."""
         before = self._tree.n
         self._tree.extend(n)
+        self._shard.extend(n)
         self._fill(self._ask, before)
-        self._queue.clear()  # the probabilities in it are those among fewer examples
+        self._forget()  # the probabilities are those among fewer examples
+
+    def _forget(self) -> None:
+        """What is drawn and not handed out."""
+        self._queue.clear()
+        self._line = None
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return len(self._queue) >= n
 
     def draw(self, n: int, number: int) -> Draw:
-        if len(self._queue) < n:
+        if len(self._queue) < n and self._line is None:
             self._queue.clear()
-            self._draw(n * self._batches(n), mixed=n > POINTS // AHEAD)
+            self._begin(n * self._batches(n), mixed=n > POINTS // AHEAD)
+        while len(self._queue) < n:
+            self._find(max(FOUND // n, 1) * n)
         return self._queue.take(n, number, self._tree.n)
 
     def _batches(self, n: int) -> int:
         """How many batches of ``n`` to draw for at once; multinomial draws are independent."""
         if self._scheme == "multinomial":
             return 1
-        return max(min(self._tree.n // (PART * n), POINTS // n, AHEAD), 1)
+        # As many on every rank, for all of them ask each other at a draw.
+        examples = self._shard.n // self._shard.world
+        return max(min(examples // (PART * n), POINTS // n, AHEAD), 1)
 
-    def _draw(self, n: int, *, mixed: bool) -> None:
+    def _begin(self, n: int, *, mixed: bool) -> None:
+        """One draw of ``n`` points."""
         self._apply()
-        tree = self._tree
-        # With nothing known, any positive number makes all equal.
-        rates = (1.0, (self._initial or 1.0) if self._unknown else 0.0)
-        total = tree.total(rates)
-        floor = float(self._smoothing.constant(total / tree.n))
-        if total + floor <= 0:  # every score and the smoothing are zero: all alike
-            rates, total, floor = (0.0, 0.0), 0.0, 1.0
-        total += floor * tree.n
+        rates, floor, totals = self._masses()
+        own, total = totals[self._shard.rank], sum(totals)
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
         order = self._order() if mixed and self._scheme == "systematic" else None
-        found = tree.find(points.numpy() * total, rates, floor, order)
-        mass = tree.mass(found, rates, floor)
-        p = mass / total
-        weights = functional.weights(p, self._k, tree.n).astype(np.float32)
-        self._queue.put(*(torch.from_numpy(part) for part in (found, weights, p, mass - floor)))
+        self._line = Line(points.numpy() * own, rates, floor, own, total, order)
+
+    def _find(self, n: int) -> None:
+        """Queue the examples of the next ``n`` points, or of those that are left."""
+        assert self._line is not None
+        points, rates, floor, own, total, order = self._line
+        found = self._tree.find(points[:n], rates, floor, order)
+        mass = self._tree.mass(found, rates, floor)
+        shard = self._shard
+        weights = functional.shard_weights(
+            mass, self._k, n=shard.n, total=total, own=own, world=shard.world
+        )
+        parts = (found, weights.astype(np.float32), mass / own, mass - floor)
+        self._queue.put(*(torch.from_numpy(part) for part in parts))
+        self._line = self._line._replace(points=points[n:]) if len(points) > n else None
+
+    def _find_all(self) -> None:
+        """Before the tree changes."""
+        if self._line is not None:
+            self._find(len(self._line.points))
+
+    def _masses(self) -> tuple[tuple[float, float], float, list[float]]:
+        """The rates of known and unknown scores, c, and the total mass on each rank."""
+        known = self._tree.total((1.0, 0.0))
+        ranks = self._shard.all([known, self._unknown, self._initial])
+        # With nothing known, any positive number makes all equal.
+        initial = max(initial for _, _, initial in ranks) or 1.0
+        rates = (1.0, initial if any(unknown for _, unknown, _ in ranks) else 0.0)
+        totals = [rates[0] * known + rates[1] * unknown for known, unknown, _ in ranks]
+        floor = float(self._smoothing.constant(sum(totals) / self._shard.n))
+        if sum(totals) + floor <= 0:  # every score and the smoothing are zero: all alike
+            rates, totals, floor = (0.0, 0.0), [0.0] * len(totals), 1.0
+        sizes = self._shard.sizes
+        return rates, floor, [t + floor * n for t, n in zip(totals, sizes, strict=True)]
 
     def _order(self) -> NDArray[np.int64]:
         order: NDArray[np.int64] = torch.randperm(
@@ -120,6 +173,7 @@ class WholeDataset:
         """Bring the tree up to date: several steps at once, when somebody is about to read it."""
         if not self._changed:
             return
+        self._find_all()
         indices = torch.cat(self._changed)
         self._changed, self._behind = [], 0
         scores, unknown = known_scores(self._score, indices)
@@ -142,12 +196,19 @@ class WholeDataset:
         self._tree.sum_up()
         self._unknown = self._tree.total((0.0, 1.0))
 
+    def refresh(self) -> None:
+        """Read all scores anew, after the score has learned or loaded something by itself."""
+        self._initial, self._changed, self._behind = 0.0, [], 0
+        self._forget()
+        self._fill(self._ask)
+
     def new_epoch(self) -> None:
         pass
 
     def state_dict(self) -> dict[str, Any]:
         # The tree is not brought up to date for this: scores of a model that learns would be read
         # sooner than in a run that is not saved.
+        self._find_all()
         scores = self._tree.column(_SCORE).copy()
         scores[self._tree.column(_UNKNOWN) > 0] = np.nan
         return {
@@ -165,4 +226,5 @@ class WholeDataset:
         self._changed = [indices.clone() for indices in state["changed"]]
         self._behind = sum(map(len, self._changed))
         self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
+        self._line = None
         self._queue.load_state_dict(state["queue"])

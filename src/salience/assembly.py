@@ -1,0 +1,132 @@
+"""From what the user asked for to the parts of a sampler, for as many ranks as there are."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from salience.arguments import divisible, pool_size
+from salience.batches.labels import Labels
+from salience.distributed import Ranks
+from salience.errors import ArgumentError
+from salience.functional import Scheme
+from salience.presets import Preset, Settings, make_preset
+from salience.scores import Score
+from salience.shards import Sharding, size_of
+from salience.smoothing import Smoothing
+from salience.sources import Choice, Shard
+
+__all__ = ["Parts", "Recipe"]
+
+# Added to the seed, so that draws are not the numbers that users get from the same seed: a split or
+# a subset made by randperm with seed 0 would come first, or last, in the first pass with seed 0.
+SALT = 5_846_008_549_259_017_313
+
+
+class Parts(NamedTuple):
+    """What a sampler is made of."""
+
+    name: str
+    preset: Preset
+    choice: Choice
+    generator: torch.Generator
+    examples: int | None  # to draw from on this rank; None: a stream
+    size: int  # of a draw
+    shard: Shard | None
+    settings: dict[str, Any]  # what a state has to agree with
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The arguments of a sampler, checked."""
+
+    n: int | None
+    batch_size: int  # of one rank
+    k: float
+    score: str | Score
+    smoothing: float | str | Smoothing
+    presample: float | None
+    scheme: Scheme
+    labels: Labels | None
+    model: nn.Module | None
+    loss: Any
+    seed: int
+    drop_last: bool
+    by_index: bool
+    sharding: Sharding
+
+    def sharded(self, ranks: Ranks) -> bool:
+        return bool(self.sharding) and ranks.world > 1
+
+    def assemble(self, ranks: Ranks) -> Parts:
+        """For the batch of all ranks together or, with shards, for that of each."""
+        batch, shard = self.batch_size * ranks.world, self._shard(ranks)
+        size = batch if shard is None else self.batch_size
+        n = self.n if shard is None else shard.sizes[ranks.rank]
+        generator = torch.Generator(device="cpu").manual_seed(self.seed_of(ranks))
+        pool = divisible(pool_size(n, size, self.presample, self.by_index), ranks.world)
+        settings = Settings(
+            n=n,
+            batch_size=size,
+            k=self.k,
+            smoothing=self.smoothing,
+            scheme=self.scheme,
+            generator=generator,
+            pool=None if self.score == "uniform" else pool,
+            labels=self._labels(ranks),
+            model=self.model,
+            loss=self.loss,
+            seed=self.seed,
+            drop_last=self.drop_last,
+            shard=shard,
+        )
+        name, preset = make_preset(self.score, settings)
+        choice = Choice(preset.smoothing, self.k, self.scheme, generator)
+        saved = self._saved(name, preset.smoothing, batch)
+        at_once = size if n is None else min(size, n)
+        return Parts(name, preset, choice, generator, n, at_once, shard, saved)
+
+    def seed_of(self, ranks: Ranks, *more: int) -> int:
+        """Of the draws: the same on all ranks, unless each draws from its own examples."""
+        seed = (self.seed + SALT) % 2**64
+        if not (self.sharded(ranks) or more):
+            return seed
+        mixed = np.random.SeedSequence([seed, ranks.rank, *more])
+        return int(mixed.generate_state(1, np.uint64)[0])
+
+    def _shard(self, ranks: Ranks) -> Shard | None:
+        if not self.sharded(ranks):
+            return None
+        assert self.n is not None
+        n = size_of(self.n, self.sharding, ranks)
+        if not n:
+            raise ArgumentError(
+                f"rank {ranks.rank} of {ranks.world} has no examples: use fewer ranks"
+            )
+        return Shard(n, *ranks)
+
+    def _labels(self, ranks: Ranks) -> Labels | None:
+        """Of the examples of this rank."""
+        if self.labels is None or self.sharding is not True:
+            return self.labels
+        return self.labels._replace(labels=self.labels.labels[ranks.rank :: ranks.world])
+
+    def _saved(self, name: str, smoothing: Smoothing, batch: int) -> dict[str, Any]:
+        return {
+            "dataset size": None if self.sharding == "own" else self.n,
+            "batch_size": batch,
+            "score": name,
+            "k": self.k,
+            "draw": self.scheme,
+            "presample": self.presample,
+            "smoothing": _described(smoothing),
+            "shard": self.sharding,
+        }
+
+
+def _described(smoothing: Smoothing) -> str:
+    """With its settings where it shows them; a default repr would be an address."""
+    shows = type(smoothing).__repr__ is not object.__repr__
+    return repr(smoothing) if shows else type(smoothing).__name__
