@@ -1,14 +1,13 @@
 """What every framework is held to on two ranks: the cases, the plain loop, and three mutants."""
 
-import os
 import pickle
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 from harness import (
     BATCH,
     Examples,
@@ -90,10 +89,10 @@ MUTANTS = {"weights_of_one": weights_of_one, "same_rows": same_rows, "another_or
 Run = Callable[[Case, Path], Any]
 
 
-def main(run: Run, cases: Iterable[Case]) -> None:
+def main(run: Run, cases: Iterable[Case], folder: Path) -> None:
     """On each rank: train all cases, and leave a file with the traces."""
     torch.set_num_threads(1)
-    folder, found = Path(sys.argv[1]), {}
+    found = {}
     for number, case in enumerate(cases):
         with pytest.MonkeyPatch.context() as patch:
             turn_on(patch)
@@ -104,7 +103,7 @@ def main(run: Run, cases: Iterable[Case]) -> None:
             trace.finish(models[-1])
             trace.ids = [ids for each in models for ids in Trace().finish(each).ids]
         found[case] = trace
-    (folder / f"rank{os.environ['RANK']}").write_bytes(pickle.dumps(found))
+    (folder / f"rank{dist.get_rank()}").write_bytes(pickle.dumps(found))
 
 
 def check(one: Trace, many: list[Trace], *, tolerance: float, scaled: bool = True) -> None:

@@ -1,5 +1,6 @@
 """On each of two ranks: Accelerate's loop, as users write it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,4 +72,4 @@ def check_gathered(accelerator: Any, loader: Any, x: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(run, CASES)
+    main(run, CASES, Path(sys.argv[1]))

@@ -1,5 +1,6 @@
 """On each of two ranks: Lightning with strategy="ddp"."""
 
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -55,4 +56,4 @@ def fit(case: Case, folder: Path, ckpt_path: Any = None, **options: Any) -> tupl
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(run, CASES)
+    main(run, CASES, Path(sys.argv[1]))

@@ -1,5 +1,6 @@
 """On each of two ranks: ImportanceTrainer, for classes and for texts of unequal lengths."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,4 +83,4 @@ def texts() -> Texts:
 
 
 if __name__ == "__main__":
-    main(run, CASES)
+    main(run, CASES, Path(sys.argv[1]))

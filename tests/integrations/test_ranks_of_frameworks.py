@@ -16,8 +16,8 @@ from harness import EPOCHS, Trace, matters
 from rank_cases import STEPS, WORLD, Case, N, by_hand, check
 
 HERE = Path(__file__).parent
-FRAMEWORKS = ["accelerate", "lightning", "transformers"]
-LAUNCH = ["torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}"]
+FRAMEWORKS = ["accelerate", "lightning", "transformers", "ray"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}"]
 
 
 def installed(name: str) -> bool:
@@ -36,9 +36,10 @@ def ranks(name: str) -> tuple[list[dict[Case, Trace]], set[str]]:
     """The traces of each rank, all cases in one launch, and the files that were written."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+        launcher = [] if name == "ray" else TORCHRUN  # Ray starts its workers itself
         environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(
-            [sys.executable, "-m", *LAUNCH, str(HERE / f"ranks_{name}.py"), folder],
+            [sys.executable, *launcher, str(HERE / f"ranks_{name}.py"), folder],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
