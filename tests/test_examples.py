@@ -1,5 +1,6 @@
 """Every example runs, and prints what it promises."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+DISTRIBUTED = ROOT / "examples" / "distributed"  # those with a framework: tests/integrations
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 # The line that says what the example is about. A new example without an entry fails.
 SAYS = {
     "quickstart": r"^test error: \d+\.\d %$",
@@ -30,6 +33,27 @@ def test_the_example_says_what_it_promises(path: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.search(SAYS[path.stem], done.stdout, re.MULTILINE), done.stdout
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+RANKS_SAY = {
+    "ddp": r"^test error on 2 ranks: \d\.\d %$",
+    "fsdp2": r"^test error: \d\.\d %, rank 0 holds 32 of 64 rows of the first layer$",
+}
+
+
+@pytest.mark.parametrize("name", RANKS_SAY)
+def test_the_example_runs_on_two_ranks(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN, str(DISTRIBUTED / f"{name}.py")],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(RANKS_SAY[name], done.stdout, re.MULTILINE), done.stdout
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
 
 
