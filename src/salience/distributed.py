@@ -71,7 +71,7 @@ def checksum(*tensors: Tensor) -> int:
     """One int32 of all their bytes."""
     value = 0
     for tensor in tensors:
-        value = zlib.crc32(tensor.numpy().tobytes(), value)
+        value = zlib.crc32(np.ascontiguousarray(tensor.numpy()), value)
     return value - 2**32 if value >= 2**31 else value
 
 
@@ -133,7 +133,7 @@ class Pooled:
         known = means[~np.isnan(means[:, 0])]
         found = Means(*known.mean(axis=0).tolist()) if len(known) else None
         draw, losses, _ = self._local.result()
-        return Arrived(self._draw or draw, losses, found)
+        return Arrived(draw if self._draw is None else self._draw, losses, found)
 
 
 def _losses(local: Arrived) -> NDArray[np.generic]:
@@ -166,7 +166,7 @@ class Exchange:
     def all(self, value: Any) -> list[Any]:
         """The value of every rank, in order; waits for them."""
         found: list[Any] = [None] * self._ranks.world
-        dist.all_gather_object(found, value, group=self._group)
+        self._in_turn(partial(dist.all_gather_object, found, value, group=self._group))
         return found
 
     def rows(self, draw: Draw, local: Arriving, words: int) -> Arriving:
@@ -178,9 +178,16 @@ class Exchange:
         """The numbers of every rank; waits for them, for a fraction of the time of ``all``."""
         outbox = torch.tensor(own, dtype=torch.float64, device="cpu")
         inbox = outbox.new_empty(self._ranks.world, len(own))
-        dist.all_gather(list(inbox), outbox, group=self._group)
+        self._in_turn(partial(dist.all_gather, list(inbox), outbox, group=self._group))
         found: list[list[float]] = inbox.tolist()
         return found
+
+    def _in_turn(self, call: Callable[[], Any]) -> None:
+        """After everything that was sent before, as on all other ranks."""
+        if self._thread is None:
+            call()
+        else:
+            self._thread.submit(call).result()
 
     def means(
         self, local: Arriving, means: MeansOf, check: int, draw: Draw | None = None

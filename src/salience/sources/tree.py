@@ -183,10 +183,16 @@ def _find_on_line(ends: Floats, points: Floats) -> tuple[Ints, Floats]:
 
 def _find_in_rows(masses: Floats, left: Floats) -> tuple[Ints, Floats]:
     """Which entry of its row each point lies under, and how far into it. Overwrites ``masses``."""
-    # Torch adds up rows in the same order as numpy, in a tenth of the time.
-    ends = torch.from_numpy(masses).cumsum_(1).numpy()
-    left = np.minimum(left, _below(ends[:, -1]))
-    child = (ends <= left[:, None]).argmin(axis=1)
+    # Torch adds up rows in the same order as numpy in a tenth of the time, and searches them in
+    # less than half.
+    sums = torch.from_numpy(masses).cumsum_(1)
+    ends = sums.numpy()
+    child = torch.searchsorted(sums, torch.from_numpy(left).unsqueeze(1), right=True)[:, 0].numpy()
+    beyond = np.flatnonzero(child == FAN)
+    if len(beyond):  # by rounding: back onto the last entry that has any mass
+        left = left.copy()
+        left[beyond] = _below(ends[beyond, -1])
+        child[beyond] = (ends[beyond] <= left[beyond, None]).argmin(axis=1)
     before = ends.ravel().take(np.arange(-1, ends.size - 1, FAN) + child, mode="wrap")
     return child, left - before * (child > 0)
 
