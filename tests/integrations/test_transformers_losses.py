@@ -154,7 +154,7 @@ def test_at_k_1_the_expected_step_is_that_of_all_examples(
         draws = [a_draw(part, p) for part in parts]
         made._tokens.load_state_dict([float(sum(counts)), float(n)])
         waiting: dict[int, Draw] = {}
-        sampler = SimpleNamespace(outstanding=waiting, by_index=True, ranks=Ranks())
+        sampler = SimpleNamespace(outstanding=waiting, by_index=True, sharded=False, ranks=Ranks())
         made.loader = SimpleNamespace(last_draw=None, _sampler=sampler)
 
         def batches() -> Iterator[Any]:

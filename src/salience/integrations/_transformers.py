@@ -113,8 +113,9 @@ def last_drawn(loader: ImportanceLoader) -> Drawn:
     """For the batch last yielded, which is not weighed yet."""
     draw, sampler = loader.last_draw, loader._sampler
     whole = sampler.outstanding[draw.number]
-    alone = 1 if sampler.by_index else sampler.ranks.world  # pools are each process' own
-    return Drawn(draw, alone * number(whole), whole.uniform)
+    # Pools and shards are each process' own, and so is a draw from them.
+    parts = sampler.ranks.world if sampler.sharded or not sampler.by_index else 1
+    return Drawn(draw, parts * number(whole), whole.uniform)
 
 
 Sums = tuple[Any, Any]

@@ -257,7 +257,8 @@ class ImportanceMixin(Base):
         saved = read_state(path, self.state.global_step)
         self._check_model(saved["model"], path)
         assert self.loader is not None
-        done = int(saved["sampler"]["loader"]["done"])
+        self.loader.load_state_dict(saved["sampler"])
+        done = self.loader._done
         skipped = skipped_batches(self.args, self.state.global_step, len(self.loader))
         if done != skipped:
             raise StateError(
@@ -265,7 +266,6 @@ class ImportanceMixin(Base):
                 f"{skipped}: resume with the gradient_accumulation_steps, steps_per_epoch and "
                 f"ignore_data_skip=False that it was saved with"
             )
-        self.loader.load_state_dict(saved["sampler"])
         self._batches.placeholders = done
         self._tokens.load_state_dict(saved["tokens"])
 
