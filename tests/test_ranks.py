@@ -186,31 +186,42 @@ def test_a_slow_rank_changes_no_draw() -> None:
     assert many[0].metrics["active"] == 1.0
 
 
-@pytest.mark.parametrize("case", [Case("auto"), Case("history", "multinomial"), Case("approx")])
-def test_state_moves_between_numbers_of_ranks(case: Case) -> None:
+MOVED = [Case("auto"), Case("history", "multinomial"), Case("approx"), Case("uniform")]
+
+
+def train_each(rank: int, cases: list[Case], steps: int, states: list[Any]) -> list[Result]:
+    return [train(rank, case, steps, state) for case, state in zip(cases, states, strict=True)]
+
+
+def test_state_moves_between_numbers_of_ranks() -> None:
     """4 -> 2 -> 3 -> 1 ranks with the same batch of all together."""
-    one, state, done = train(0, case, 90), None, 0
+    states, done = [None] * len(MOVED), 0
+    ones = [train(0, case, 90) for case in MOVED]
     for world, steps in ((4, 23), (2, 21), (3, 26), (1, 20)):
-        rest = on_ranks(world, train, case, steps, state)
-        assert all(frozen(r.state["loader"]) == frozen(rest[0].state["loader"]) for r in rest)
-        for step in range(steps):
-            assert together(rest, step)[0] == one.rows[done + step][0], (world, step)
-        state, done = rest[0].state, done + steps
-    np.testing.assert_allclose(rest[0].parameters[0], one.parameters[0], rtol=0, atol=1e-12)
+        results = on_ranks(world, train_each, MOVED, steps, states)
+        for one, *rest in zip(ones, *results, strict=True):
+            assert all(frozen(r.state["loader"]) == frozen(rest[0].state["loader"]) for r in rest)
+            for step in range(steps):
+                assert together(rest, step)[0] == one.rows[done + step][0], (world, step)
+        states, done = [result.state for result in results[0]], done + steps
+    for one, last in zip(ones, results[0], strict=True):
+        np.testing.assert_allclose(last.parameters[0], one.parameters[0], rtol=0, atol=1e-12)
 
 
 # --------------------------------------------------------------------------- scores with the model
 
 
-@pytest.mark.parametrize("score", sorted(NEED_MODEL))
-def test_scores_that_need_the_model_choose_from_parts_of_one_pass(score: str) -> None:
-    case = Case(score, draw="multinomial")
-    many = on_ranks(2, chosen_from, case, 10)
-    for mine, theirs in zip(*many, strict=True):
-        assert len(mine) == len(theirs) == GLOBAL
-        assert not set(mine) & set(theirs)
-    seen = [i for step in zip(*many, strict=True) for part in step for i in part]
-    assert sorted(seen[: N // 2 * 2 - 10]) == sorted(set(seen[: N // 2 * 2 - 10]))  # one pass
+def test_scores_that_need_the_model_choose_from_parts_of_one_pass() -> None:
+    for many in zip(*on_ranks(2, chosen_by_all, 10), strict=True):
+        for mine, theirs in zip(*many, strict=True):
+            assert len(mine) == len(theirs) == GLOBAL
+            assert not set(mine) & set(theirs)
+        seen = [i for step in zip(*many, strict=True) for part in step for i in part]
+        assert len(set(seen[: N // 24 * 24])) == N // 24 * 24  # one pass
+
+
+def chosen_by_all(rank: int, steps: int) -> list[Any]:
+    return [chosen_from(rank, Case(s, draw="multinomial"), steps) for s in sorted(NEED_MODEL)]
 
 
 def chosen_from(rank: int, case: Case, steps: int) -> list[list[int]]:  # noqa: ARG001
@@ -231,16 +242,16 @@ def chosen_from(rank: int, case: Case, steps: int) -> list[list[int]]:  # noqa: 
     return pools
 
 
-@pytest.mark.parametrize("deferred", [False, True])
-@pytest.mark.parametrize("cut", [1, 6, 21])
-def test_scores_that_need_the_model_resume(cut: int, deferred: bool) -> None:
-    case = Case("loss", deferred=deferred)
-    through = on_ranks(2, train, case, 30)
-    first = on_ranks(2, train, case, cut)
-    rest = on_ranks(2, train, case, 30 - cut, first[0].state)
-    for rank in range(2):
-        assert through[rank].rows == first[rank].rows + rest[rank].rows
-        assert (through[rank].parameters[0] == rest[rank].parameters[0]).all()
+def test_scores_that_need_the_model_resume() -> None:
+    cases = [Case("loss", deferred=deferred) for deferred in (False, True)]
+    through = on_ranks(2, train_each, cases, 30, [None] * 2)
+    for cut in (1, 6, 21):
+        first = on_ranks(2, train_each, cases, cut, [None] * 2)
+        rest = on_ranks(2, train_each, cases, 30 - cut, [r.state for r in first[0]])
+        for rank, case in itertools.product(range(2), range(len(cases))):
+            expected, before, after = (run[rank][case] for run in (through, first, rest))
+            assert expected.rows == before.rows + after.rows
+            assert (expected.parameters[0] == after.parameters[0]).all()
 
 
 def test_a_batch_that_was_chosen_and_not_weighed_is_chosen_again() -> None:

@@ -71,7 +71,7 @@ def checksum(*tensors: Tensor) -> int:
     """One int32 of all their bytes."""
     value = 0
     for tensor in tensors:
-        value = zlib.crc32(np.ascontiguousarray(tensor.numpy()), value)
+        value = zlib.crc32(np.ascontiguousarray(tensor.numpy()).data, value)
     return value - 2**32 if value >= 2**31 else value
 
 

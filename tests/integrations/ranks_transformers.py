@@ -21,6 +21,7 @@ CASES = [
         for accumulate in (1, 3)
         for normalise in ("tokens", "sequences")
     ),
+    Case("auto", normalise="tokens"),  # a short batch first, then mean tokens
     Case("history", normalise="tokens", stop=4),
     *(Case(mutant=each) for each in MUTANTS),
     *(Case(normalise="tokens", mutant=each) for each in MUTANTS),
@@ -50,7 +51,7 @@ def make(case: Case, folder: Path, **options: Any) -> Any:
         language_model() if case.normalise else classifier(),
         folder,
         texts() if case.normalise else dicts(),
-        importance={"score": case.score, "labels": Doubles().y},
+        importance={"score": case.score, "labels": None if case.normalise else Doubles().y},
         normalise=case.normalise,
         gradient_accumulation_steps=case.accumulate,
         dataloader_num_workers=case.workers,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from harness import EPOCHS, Trace, matters
-from rank_cases import STEPS, WORLD, Case, N, by_hand, check
+from rank_cases import STEPS, WORLD, Case, N, by_hand, check, turn_on
 
 HERE = Path(__file__).parent
 FRAMEWORKS = ["accelerate", "lightning", "transformers", "ray"]
@@ -57,6 +57,7 @@ def expected(name: str, case: Case) -> Trace:
         return by_hand(case, scale=lambda *_: 1 / case.accumulate)
     if case.normalise:
         with pytest.MonkeyPatch.context() as patch:
+            turn_on(patch)
             return texts(patch, case)
     return by_hand(case, scale=share, ahead=case.accumulate)
 

@@ -301,6 +301,9 @@ def texts_by_hand(
     loader = ImportanceLoader(texts, batch_size, score=score, seed=3, num_workers=workers)
     optimizer, tokens, examples = sgd(model), 0.0, 0.0
 
+    def count(i: int) -> int:
+        return int(texts[i]["labels"][first:].ne(-100).sum())
+
     def loss(draw: Draw) -> Tensor:
         batch = pad([texts[i] for i in draw.indices.tolist()])
         logits = model(batch["input_ids"], batch["attention_mask"]).logits
@@ -318,16 +321,18 @@ def texts_by_hand(
         batches = draws(loader)
         while group := list(islice(batches, accumulate)):
             now = [
-                (1 / (n * float(p)), int(texts[i]["labels"][first:].ne(-100).sum()))
+                (1 / (n * float(p)), count(i))
                 for draw in group
                 for i, p in zip(draw.indices.tolist(), draw.probabilities, strict=True)
             ]
-            sums = sum(v * count for v, count in now), sum(v for v, _ in now)
+            sums = sum(v * c for v, c in now), sum(v for v, _ in now)
             mean = tokens / examples if examples else sums[0] / sums[1]
             tokens, examples = tokens + sums[0], examples + sums[1]
-            if score == "uniform":  # as many as there are
-                mean = sum(count for _, count in now) / len(now)
-            divisor = len(now) * (mean if normalise == "tokens" else 1)
+            items = [  # draws that are uniform count as they are
+                sum(count(i) for i in draw.indices.tolist()) if draw.uniform else len(draw) * mean
+                for draw in group
+            ]
+            divisor = sum(items) if normalise == "tokens" else len(now)
             for draw in group:
                 (loss(draw) / divisor).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
