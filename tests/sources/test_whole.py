@@ -142,7 +142,7 @@ class Rising:
 
 
 def test_a_resume_leaves_the_initial_score_as_it_was() -> None:
-    """The tree may hold more than the running maximum: it is filled later than that is looked at."""
+    """The tree may hold more than the running maximum, which is looked at earlier."""
     first, second = (ImportanceSampler(10, 2, score=Rising(), smoothing=0.0) for _ in range(2))
     for index, loss in ((0, 1.0), (1, 0.1), (2, 0.1)):
         first.update(torch.tensor([index]), torch.tensor([loss]))
