@@ -65,6 +65,7 @@ class WholeDataset:
         self._unknown = float(n)
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._behind = 0  # how many they are
+        self._others_unknown = self._shard.world > 1  # whether other ranks may have unseen examples
         self._fill(self._ask)
 
     def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
@@ -97,14 +98,17 @@ class WholeDataset:
         tree, shard = self._tree, self._shard
         rates, floor, totals = self._line()
         own, total = totals[shard.rank], sum(totals)
+        line = own
+        if own <= 0:  # one process would never draw any of these: they weigh 0
+            rates, floor, line = (0.0, 0.0), 1.0, float(tree.n)
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
         order = self._order() if mixed and self._scheme == "systematic" else None
-        found = tree.find(points.numpy() * own, rates, floor, order)
+        found = tree.find(points.numpy() * line, rates, floor, order)
         mass = tree.mass(found, rates, floor)
         weights = functional.shard_weights(
             mass, self._k, n=shard.n, total=total, own=own, world=shard.world
         )
-        parts = (found, weights.astype(np.float32), mass / own, mass - floor)
+        parts = (found, weights.astype(np.float32), mass / line, mass - floor)
         self._queue.put(*(torch.from_numpy(part) for part in parts))
 
     def _line(self) -> tuple[tuple[float, float], float, list[float]]:
@@ -113,7 +117,9 @@ class WholeDataset:
         ranks = self._shard.all([known, self._unknown, self._initial])
         # With nothing known, any positive number makes all equal.
         initial = max(initial for _, _, initial in ranks) or 1.0
-        rates = (1.0, initial if any(unknown for _, unknown, _ in ranks) else 0.0)
+        anywhere = any(unknown for _, unknown, _ in ranks)
+        self._others_unknown = anywhere and self._shard.world > 1
+        rates = (1.0, initial if anywhere else 0.0)
         totals = [rates[0] * known + rates[1] * unknown for known, unknown, _ in ranks]
         floor = float(self._smoothing.constant(sum(totals) / self._shard.n))
         if sum(totals) + floor <= 0:  # every score and the smoothing are zero: all alike
@@ -132,7 +138,7 @@ class WholeDataset:
         self._behind += len(indices)
         if self._behind > CHUNK:  # somebody learns a lot without drawing
             self._apply()
-        if self._unknown and len(indices):
+        if (self._unknown or self._others_unknown) and len(indices):
             scores, _ = known_scores(self._score, indices)
             self._initial = max(self._initial, float(scores.max()))
 
