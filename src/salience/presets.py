@@ -55,6 +55,7 @@ class Settings:
     loss: Any = None
     seed: int = 0
     drop_last: bool = False
+    world: int = 1  # ranks
     shard: Shard | None = None  # the part of this rank
 
     @property
@@ -78,7 +79,7 @@ class Settings:
             parts = (score, smoothing, self.k, self.scheme, self.generator)
             return Preset(score, smoothing, WholeDataset(self.n, *parts, self.shard))
         choice = Choice(smoothing, self.k, self.scheme, self.generator)
-        return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice))
+        return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice, self.world))
 
 
 def uniform(s: Settings) -> Preset:
