@@ -61,7 +61,7 @@ def by_hand(case: Case, scale: Callable[..., float], ahead: int = 1) -> Trace:
 
 
 def turn_on(patch: pytest.MonkeyPatch) -> None:
-    """``auto`` turns on at its third step and stays on."""
+    """``auto`` draws by importance from the first step on."""
     for name, value in {"EVERY": 3, "ON": 0.0, "OFF": 0.0}.items():
         patch.setattr(auto, name, value)
 

@@ -21,7 +21,7 @@ CASES = [
         for accumulate in (1, 3)
         for normalise in ("tokens", "sequences")
     ),
-    Case("auto", normalise="tokens"),  # a short batch first, then mean tokens
+    Case("auto", normalise="tokens"),
     Case("history", normalise="tokens", stop=4),
     *(Case(mutant=each) for each in MUTANTS),
     *(Case(normalise="tokens", mutant=each) for each in MUTANTS),

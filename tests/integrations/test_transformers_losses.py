@@ -37,12 +37,13 @@ from transformers_parts import (
 )
 
 from salience import Draw
-from salience.distributed import Ranks
+from salience.distributed import Ranks, rows_of
 from salience.errors import ArgumentError, LossError, UsageError
 from salience.feedback import weighted_mean
 from salience.integrations._transformers import (
     Drawn,
     MeanTokens,
+    _sums,
     classification_losses,
     token_losses,
 )
@@ -197,6 +198,24 @@ def test_uniform_draws_count_their_own_tokens() -> None:
     for pair in ([0, 1], [2, 3], [1, 3]):
         draw = drawn(a_draw(pair, p, uniform=True))
         assert float(tokens.items([draw], [counts[pair]])) == counts[pair].sum()
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_the_tokens_of_all_processes_are_those_of_one(uniform: bool) -> None:
+    """Five texts on two processes: one of them has a text twice, which counts for nothing."""
+    p = torch.arange(1, 8, dtype=torch.float64) / 28
+    whole = a_draw([6, 2, 3, 0, 5], p, uniform=uniform)
+    counts = torch.tensor([2, 3, 5, 10, 4, 9, 7])
+    parts = [Drawn(rows_of(whole, Ranks(rank, 2)), 5, uniform) for rank in range(2)]
+    assert [len(part.draw) for part in parts] == [3, 3]
+    own = [counts[part.draw.indices] for part in parts]
+    total = sum(_sums(part, each) for part, each in zip(parts, own, strict=True))
+    one, two = MeanTokens(), MeanTokens()
+    for _ in range(2):
+        expected = one.items([drawn(whole)], [counts[whole.indices]])
+        found = two.items([parts[1]], [own[1]], lambda _: total)
+        assert float(found) == pytest.approx(float(expected), rel=1e-12)
+    assert two.state_dict() == pytest.approx(one.state_dict(), rel=1e-12)
 
 
 def test_the_mean_number_of_tokens_is_saved() -> None:
