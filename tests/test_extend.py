@@ -390,7 +390,7 @@ def test_shrinking_is_refused() -> None:
 
 @pytest.mark.parametrize("score", ["approx", "auto"])
 def test_labels_go_on_as_they_were(score: str) -> None:
-    sampler = ImportanceSampler(30, 4, score=score, labels=torch.arange(30) % 3)
+    sampler = ImportanceSampler(30, 2, score=score, labels=torch.arange(30) % 3)
     with pytest.raises(ArgumentError, match="labels must be given for all 40 examples"):
         sampler.extend(40)
     with pytest.raises(ArgumentError, match="no new classes"):
@@ -402,6 +402,14 @@ def test_labels_go_on_as_they_were(score: str) -> None:
     assert sampler.n == 30
     sampler.extend(40, torch.arange(40) % 3)
     assert sampler.n == 40
+
+
+def test_new_classes_are_fine_where_nobody_looks_at_them() -> None:
+    """``auto`` stratifies by class only where a batch has fewer places than there are classes."""
+    sampler = ImportanceSampler(30, 4, labels=torch.arange(30) % 2)
+    sampler.extend(40, torch.arange(40) % 2 - 5 * (torch.arange(40) > 35))
+    with pytest.raises(ArgumentError, match="no new classes"):
+        sampler.extend(50, torch.arange(50) % 5)
 
 
 def test_streams_have_no_size() -> None:
@@ -427,6 +435,7 @@ def on_a_rank(rank: int) -> Any:
 def grown(case: Case) -> list[Any]:
     """Grows in the middle of the second epoch, and after the third."""
     run = Training(case)
+    run.optimizer.param_groups[0]["lr"] = 0.0  # so that ranks need not average their gradients
     run.epoch()
     for step, batch in enumerate(run.loader):
         run.step(batch)
