@@ -594,6 +594,12 @@ class ImportanceSampler:
         if labels is None:
             raise ArgumentError(f"labels must be given for all {n} examples, as at the beginning")
         grown = as_labels(labels, n)
+        # With no more classes than places in a batch, ``auto`` makes no use of them.
+        if (
+            not isinstance(self._score, Approx)
+            and grown.number <= self.batch_size * self.ranks.world
+        ):
+            return grown
         if grown.number != before.number or not torch.equal(grown.labels[: self.n], before.labels):
             raise ArgumentError(
                 "labels must be those of before with new ones behind, and no new classes: begin "
