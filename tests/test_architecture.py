@@ -15,7 +15,7 @@ ROOT = Path(salience.__file__).parent
 # Each layer imports only from layers to its left, and from itself.
 LAYERS = [
     {"functional", "errors"},
-    {"arguments", "batches", "checkpoint"},
+    {"arguments", "batches", "checkpoint", "memory"},
     {"scores", "smoothing", "draw"},
     {"sources"},
     {"presets"},

@@ -41,6 +41,7 @@ class Case(NamedTuple):
     deferred: bool = False
     drop_last: bool = False
     n: int = N
+    memory: str | None = None
 
 
 class Result(NamedTuple):
@@ -73,6 +74,7 @@ class Training:
             num_workers=case.workers,
             slots=case.slots,
             drop_last=case.drop_last,
+            memory=case.memory,
             seed=5,
             **needs(case.score, self.model),
         )

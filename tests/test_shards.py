@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from enumerate_draws import with_points
 from parts import cross_entropy, frozen, make_dataset
@@ -117,45 +117,21 @@ def variance(q: Tensor, alpha: Tensor, g: Tensor) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_unequal_masses_add_variance_by_their_spread(seed: int) -> None:
-    """1 + cv^2 of the Q_r, where each shard has the same p_i and g_i within: docs/sharding.md."""
-    world, n = 4, 12
+    """1 + cv^2 of the Q_r, at k = 1 and with gradients as large as the scores: docs/sharding.md."""
     generator = torch.Generator().manual_seed(seed)
-    q = torch.rand(n, generator=generator).double() + 0.1
-    g = torch.randn(n, 3, generator=generator).double()
-    g -= g.sum(0) / n  # at k = 1 the mean step is then 0, on each rank and of all
+    q = torch.rand(12, generator=generator).double() + 0.1
+    g = torch.randn(12, 3, generator=generator).double()
+    g -= g.mean(0)  # the mean step is 0 on each rank, so that all of it is variance
     scales = torch.tensor([0.4, 0.8, 1.0, 1.8]).double()
-    every = torch.cat([scale * q for scale in scales])
-    total = float(every.sum())
-    one = variance(every, functional.weights(every / total, 1.0), g.repeat(world, 1)) / world
+    qs, gs = [c * q for c in scales], [c * g for c in scales]
+    n, world, total = 48, len(qs), float(torch.cat(qs).sum())
+    every = torch.cat(qs)
+    one = variance(every, functional.weights(every / total, 1.0), torch.cat(gs)) / world
     many = 0.0
-    for scale in scales:
-        own = float(scale * q.sum())
-        alpha = functional.shard_weights(
-            scale * q, 1.0, n=world * n, total=total, own=own, world=world
-        )
-        many += variance(scale * q, alpha, g) / world**2
-    # Here one process has less variance where large scores mean large gradients: both by 1/scale.
-    assert many / one == pytest.approx(1 / float((scales.mean() / scales).mean()), rel=1e-9)
-    with_norms = [float(scale) * g for scale in scales]  # gradients as large as scores say
-    one = variance(every, functional.weights(every / total, 1.0), torch.cat(with_norms)) / world
-    many = (
-        sum(
-            variance(
-                scale * q,
-                functional.shard_weights(
-                    scale * q,
-                    1.0,
-                    n=world * n,
-                    total=total,
-                    own=float(scale * q.sum()),
-                    world=world,
-                ),
-                own_g,
-            )
-            for scale, own_g in zip(scales, with_norms, strict=True)
-        )
-        / world**2
-    )
+    for own_q, own_g in zip(qs, gs, strict=True):
+        own = float(own_q.sum())
+        alpha = functional.shard_weights(own_q, 1.0, n=n, total=total, own=own, world=world)
+        many += variance(own_q, alpha, own_g) / world**2
     spread = float(scales.var(correction=0) / scales.mean() ** 2)
     assert many / one == pytest.approx(1 + spread, rel=1e-9)
 
@@ -539,6 +515,7 @@ def move(case: Case, state: Any, steps: int) -> Moved:
     before = run.learned()
     rows = run.go(steps)
     end = run.state()
+    run.loader._feedback.flush()
     mean_loss.append(run.loader.metrics()["mean_loss"])
     return Moved(end, before, run.learned(), rows, mean_loss, late)
 
@@ -607,7 +584,8 @@ def test_ranks_draw_from_their_own_examples(case: Case, world: int) -> None:
         assert len(drawn) > len(mine) / 2
         assert all(len(row.ids) == GLOBAL // world for row in rows)
         recent = found.found[case].recent
-        assert recent == [i for row in rows for i in row.ids]
+        learned = rows[:-1] if case.deferred else rows
+        assert recent == [i for row in learned for i in row.ids]
 
 
 @WORLDS
@@ -651,7 +629,7 @@ def test_uniform_visits_every_example_of_a_shard_once_per_pass(shard: Any, world
         for start in range(0, len(ids) - size, size):
             assert len(set(ids[start : start + size])) == size
         share = world * size / N
-        assert {w for row in rows for w in row.weights} == {pytest.approx(share, rel=1e-6)}
+        assert [w for row in rows for w in row.weights] == pytest.approx([share] * len(ids))
 
 
 @WORLDS
@@ -661,7 +639,9 @@ def test_a_state_resumes_exactly_on_as_many_ranks(case: Case, world: int) -> Non
         for cut, rows in found.found[case].resumed.items():
             expected = found.found[case].rows
             assert [row[:2] for row in rows] == [row[:2] for row in expected], cut
-            assert frozen([row.losses for row in rows]) == frozen([r.losses for r in expected]), cut
+            # DDP adds up the gradients in another order at its first step.
+            for row, same in zip(rows, expected, strict=True):
+                assert row.losses == pytest.approx(same.losses, rel=1e-9), cut
 
 
 def merged(parts: list[dict[int, Any]]) -> list[Any]:
@@ -698,7 +678,7 @@ def test_one_process_becomes_two_ranks_and_remembers() -> None:
         one = from_one(case)
         many = [found.said["one first"][case] for found in results(2)]
         np.testing.assert_array_equal(merged([m.before for m in many]), merged([one.learned]))
-        assert {m.mean_loss[0] for m in many} == {pytest.approx(one.mean_loss[1], rel=1e-6)}
+        assert many[0].mean_loss[0] == many[1].mean_loss[0] == pytest.approx(one.mean_loss[1])
 
 
 ONE_FIRST = [
@@ -1019,10 +999,3 @@ def test_without_other_ranks_shards_change_nothing(score: str, drop_last: bool, 
         loader.extend()  # and it can grow
         runs.append((rows, state, len(loader)))
     assert runs[0] == runs[1]
-
-
-def test_subsets_are_what_own_shards_are_made_of() -> None:
-    """The cut that shard=True makes, by hand."""
-    data = make_dataset(10)
-    parts = [Subset(data, range(r, 10, 3)) for r in range(3)]
-    assert [len(part) for part in parts] == sizes_of(10, 3)

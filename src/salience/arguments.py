@@ -2,6 +2,8 @@
 
 import math
 import operator
+import os
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,6 +16,7 @@ __all__ = [
     "BadLoss",
     "check_arguments",
     "check_sharding",
+    "folder_of",
     "host_indices",
     "pool_size",
     "whole_number",
@@ -100,3 +103,17 @@ def check_sharding(shard: Any, score: Any, by_index: bool, presample: float | No
             f"knows examples by their place in the whole dataset: give each rank its part of the "
             f"dataset and a score for that part, with shard='own'"
         )
+
+
+def folder_of(memory: Any, score: Any) -> Path | None:
+    """Where what is kept of each example is to lie; None: nowhere but in this process."""
+    if memory is None:
+        return None
+    if not isinstance(memory, str | os.PathLike):
+        raise ArgumentError(f"memory must be a folder or None; got {memory!r}")
+    if score not in ("auto", "history", "uniform"):
+        raise ArgumentError(
+            f"memory={str(memory)!r} does not go with score {score!r}: use score='auto' or "
+            f"'history', or leave memory out"
+        )
+    return None if score == "uniform" else Path(memory)  # which keeps nothing

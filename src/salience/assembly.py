@@ -1,6 +1,7 @@
 """From what the user asked for to the parts of a sampler, for as many ranks as there are."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from salience.batches.labels import Labels
 from salience.distributed import Ranks
 from salience.errors import ArgumentError
 from salience.functional import Scheme
+from salience.memory import PRIVATE, Storage
 from salience.presets import Preset, Settings, make_preset
 from salience.scores import Score
 from salience.shards import Sharding, sizes_of
@@ -56,11 +58,12 @@ class Recipe:
     drop_last: bool
     by_index: bool
     sharding: Sharding
+    memory: Path | None  # the folder of what is kept of each example; None: in this process
 
     def sharded(self, ranks: Ranks) -> bool:
         return bool(self.sharding) and ranks.world > 1
 
-    def assemble(self, ranks: Ranks) -> Parts:
+    def assemble(self, ranks: Ranks, storage: Storage = PRIVATE) -> Parts:
         """For the batch of all ranks together or, with shards, for that of each."""
         batch, shard = self.batch_size * ranks.world, self._shard(ranks)
         size = batch if shard is None else self.batch_size
@@ -82,6 +85,7 @@ class Recipe:
             drop_last=self.drop_last,
             world=ranks.world,
             shard=shard,
+            storage=storage,
         )
         name, preset = make_preset(self.score, settings)
         choice = Choice(preset.smoothing, self.k, self.scheme, generator)

@@ -5,6 +5,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -70,6 +71,8 @@ class ImportanceLoader:
         shard: with several ranks, True lets each draw from its own part of the dataset, and
             ``"own"`` says that each is given a dataset of its own. False, the default: all draw
             from the whole dataset, as one process.
+        memory: a folder, such as one in ``/dev/shm``, for what ``"auto"`` and ``"history"`` keep of
+            each example. The ranks of one machine then share one copy. None: in each process.
         dataloader_options: everything else goes to ``DataLoader`` untouched.
 
     With a score that needs the model, batches arrive on the model's device, where they were scored.
@@ -98,6 +101,7 @@ class ImportanceLoader:
         on_bad_loss: BadLoss = "raise",
         slots: bool = False,
         shard: Sharding = False,
+        memory: str | Path | None = None,
         seed: int = 0,
         **dataloader_options: Any,
     ) -> None:
@@ -120,6 +124,7 @@ class ImportanceLoader:
             seed=seed,
             drop_last=drop_last,
             shard=shard,
+            memory=memory,
         )
         self._given_steps = steps_per_epoch
         self._steps = _steps(sampler, steps_per_epoch, drop_last)
@@ -327,6 +332,10 @@ class ImportanceLoader:
     def _done(self) -> int:
         """Batches of this epoch that were weighed or skipped."""
         return self._handed - len(self._feedback.waiting)
+
+    @property
+    def _shares_memory(self) -> bool:
+        return self._sampler._shares_memory
 
     @property
     def _finished(self) -> bool:

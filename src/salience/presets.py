@@ -10,6 +10,7 @@ from torch import nn
 from salience.batches.labels import Labels
 from salience.errors import ArgumentError
 from salience.functional import Scheme
+from salience.memory import PRIVATE, Storage
 from salience.scores import NEED_MODEL, Approx, History, Score, Uniform
 from salience.smoothing import Constant, Fading, Smoothing, make_smoothing
 from salience.sources import (
@@ -57,6 +58,7 @@ class Settings:
     drop_last: bool = False
     world: int = 1  # ranks
     shard: Shard | None = None  # the part of this rank
+    storage: Storage = PRIVATE  # of what is kept of each example
 
     @property
     def size(self) -> int:
@@ -77,7 +79,8 @@ class Settings:
             return Preset(score, smoothing, None)
         if self.pool is None:
             parts = (score, smoothing, self.k, self.scheme, self.generator)
-            return Preset(score, smoothing, WholeDataset(self.n, *parts, self.shard))
+            source = WholeDataset(self.n, *parts, self.shard, self.storage)
+            return Preset(score, smoothing, source)
         choice = Choice(smoothing, self.k, self.scheme, self.generator)
         return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice, self.world))
 
@@ -89,7 +92,7 @@ def uniform(s: Settings) -> Preset:
 
 def history(s: Settings) -> Preset:
     """The last loss of each example."""
-    return s.draws(History(s.size), s.smooth())
+    return s.draws(History(s.size, storage=s.storage), s.smooth())
 
 
 def approx(s: Settings) -> Preset:
@@ -101,7 +104,7 @@ def approx(s: Settings) -> Preset:
 
 def auto(s: Settings) -> Preset:
     """Shuffled passes until importance pays, then a running mean of losses at even intervals."""
-    score = History(s.size, decay=0.8)
+    score = History(s.size, decay=0.8, storage=s.storage)
     smoothing = Fading() if s.smoothing == "adaptive" else s.smooth()
     on = s.draws(score, smoothing).source if s.pool else _even(s, score, smoothing)
     assert on is not None

@@ -5,6 +5,8 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -16,11 +18,12 @@ from salience.arguments import (
     BadLoss,
     check_arguments,
     check_sharding,
+    folder_of,
     host_indices,
     whole_number,
     whole_numbers,
 )
-from salience.assembly import Recipe
+from salience.assembly import Parts, Recipe
 from salience.batches.labels import Labels, as_labels, class_values
 from salience.distributed import Exchange, Ranks, checksum, current_ranks, rows_of
 from salience.draw import Draw
@@ -35,6 +38,7 @@ from salience.feedback import (
     refuse_bad,
 )
 from salience.functional import Scheme
+from salience.memory import BLANK, PRIVATE, Files, Turns, share
 from salience.presets import ScoreName
 from salience.scores import NEED_MODEL, Approx, Score
 from salience.scores.checks import check_scores
@@ -87,6 +91,7 @@ class ImportanceSampler:
         seed: int = 0,
         drop_last: bool = False,
         shard: Sharding = False,
+        memory: str | Path | None = None,
     ) -> None:
         n, batch_size, seed = whole_numbers(n, batch_size, seed)
         check_arguments(n, k, draw, on_bad_loss)
@@ -114,6 +119,7 @@ class ImportanceSampler:
             drop_last=drop_last,
             by_index=by_index,
             sharding=shard,
+            memory=folder_of(memory, score),
         )
         # Of the datasets of several ranks, classes have to be numbered alike.
         own = shard == "own" and labels is not None and score == "approx"
@@ -122,9 +128,12 @@ class ImportanceSampler:
         self.outstanding: dict[int, Draw] = {}  # drawn, of all ranks together, and not learned
         self.deferred = False
         # What else has to be the same on all ranks.
-        self.alike: dict[str, Any] = {"seed": seed, "labels": labels is not None}
+        given = {"labels": labels is not None, "memory": memory is not None}
+        self.alike: dict[str, Any] = {"seed": seed, **given}
         self._exchange: Exchange | None = None
         self._connected = False
+        self._turns: Turns | None = None  # with ranks that share memory
+        self._unwritten: list[tuple[Tensor, Tensor]] = []  # indices and losses, until its turn
         self._arriving: deque[Arriving] = deque()  # from all ranks
         self._number = 0
         self._backlog: list[Arrived] = []  # taken and not learned yet
@@ -135,8 +144,11 @@ class ImportanceSampler:
         self.seconds = 0.0
 
     def _assemble(self, ranks: Ranks) -> None:
-        """Put the parts together for all ranks."""
-        parts = self._recipe.assemble(ranks)
+        """Put the parts together for all ranks; with ``memory``, without it until ``connect``."""
+        self._blank = self._recipe.memory is not None
+        self._use(self._recipe.assemble(ranks, BLANK if self._blank else PRIVATE), ranks)
+
+    def _use(self, parts: Parts, ranks: Ranks) -> None:
         self.ranks, self.sharded = ranks, parts.shard is not None
         self.score_name, self._choice, self._generator = parts.name, parts.choice, parts.generator
         self._score, self._smoothing, self.source = parts.preset
@@ -152,8 +164,12 @@ class ImportanceSampler:
 
     @property
     def score(self) -> Score:
-        """The score, with everything learned that has come back."""
+        """The score, with everything learned that has come back.
+
+        With memory that ranks share and another one writes: what that one has written by now.
+        """
         self.catch_up()
+        self._settle()
         return self._score
 
     @property
@@ -201,6 +217,7 @@ class ImportanceSampler:
                 f"its state into a new one"
             )
         self._assemble(ranks)
+        self._connected = False
 
     def connect(self) -> None:
         """All ranks come here at once, at the first draw of each."""
@@ -211,11 +228,24 @@ class ImportanceSampler:
             self._exchange = Exchange(self.ranks, {**self._settings, **self.alike})
             if self._classes is not None:
                 self._number_classes(self._exchange.all(self._classes.tolist()))
-            if self._shard is not None:
-                sizes = [int(size) for size in self._exchange.all(self._examples)]
-                self._shard.connect(sizes, self._exchange.numbers)
-                self._settings["dataset size"] = self._shard.n
+        if self._blank:
+            self._open_memory()
+        if self._exchange is not None and self._shard is not None:
+            sizes = [int(size) for size in self._exchange.all(self._examples)]
+            self._shard.connect(sizes, self._exchange.numbers)
+            self._settings["dataset size"] = self._shard.n
         self._connected = True
+
+    def _open_memory(self) -> None:
+        folder = self._recipe.memory
+        assert folder is not None
+        make = partial(self._recipe.assemble, self.ranks)
+        if self._exchange is None or self.sharded:
+            parts = make(Files(folder))
+        else:
+            parts, self._turns = share(folder, self.ranks.rank, self._exchange.all, make)
+        self._use(parts, self.ranks)
+        self._blank = False
 
     def _number_classes(self, classes: list[list[int]]) -> None:
         """As one process would, that has the examples of all ranks."""
@@ -253,8 +283,18 @@ class ImportanceSampler:
             return indices
         return indices * self.ranks.world + self.ranks.rank
 
+    @property
+    def _shares_memory(self) -> bool:
+        """Whether only one rank of each machine has the whole state."""
+        return self._turns is not None
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes connections of its own."""
+        if self._turns is not None:
+            raise UsageError(
+                "a sampler whose memory other ranks share cannot be copied: load its state_dict() "
+                "into a new one"
+            )
         self.collect()
         return {**self.__dict__, "_exchange": None, "_connected": False}
 
@@ -284,9 +324,14 @@ class ImportanceSampler:
             draw = self.source.draw(self._size, self._number)
         else:
             self.catch_up()
+            if self._turns is not None:
+                self._turns.wait()
             start = time.perf_counter()
+            self._write()
             draw = self.source.draw(self._size, self._number)
             self.seconds += time.perf_counter() - start
+        if self._turns is not None:
+            self._turns.finish()
         self._number += 1
         self.outstanding[draw.number] = draw
         return draw
@@ -462,10 +507,30 @@ class ImportanceSampler:
         if not len(losses):
             return
         self._window.append(draw, losses)
+        if self._turns is not None and not self._turns.writes:
+            return  # another rank does
         once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
-        changed = self._score.update(*once)
+        if self._turns is None:
+            self._observe(*once)
+        else:
+            self._unwritten.append(once)
+
+    def _observe(self, indices: Tensor, losses: Tensor) -> None:
+        changed = self._score.update(indices, losses)
         if self.source is not None:
             self.source.update(changed)
+
+    def _settle(self) -> None:
+        """Write what was learned, between two draws; only the rank that writes waits for others."""
+        if self._unwritten and self._turns is not None:
+            self._turns.wait()
+            self._write()
+
+    def _write(self) -> None:
+        """Into memory that ranks share, when it is this one's turn."""
+        unwritten, self._unwritten = self._unwritten, []
+        for once in unwritten:
+            self._observe(*once)
 
     def _means(self, draw: Draw, losses: Tensor) -> Means:
         """With shards, so that their mean over the ranks is one over all examples."""
@@ -484,6 +549,10 @@ class ImportanceSampler:
         self._refuse_to_extend(n)
         if n == self.n:
             return
+        if self._recipe.memory is not None and self.ranks.world > 1:
+            raise UsageError("memory that ranks share cannot grow: leave memory out")
+        if self._blank:
+            self.connect()
         grown = self._grown_labels(n, labels)
         self.catch_up()
         score: Any = self._score
@@ -525,6 +594,12 @@ class ImportanceSampler:
         if labels is None:
             raise ArgumentError(f"labels must be given for all {n} examples, as at the beginning")
         grown = as_labels(labels, n)
+        # With no more classes than places in a batch, ``auto`` makes no use of them.
+        if (
+            not isinstance(self._score, Approx)
+            and grown.number <= self.batch_size * self.ranks.world
+        ):
+            return grown
         if grown.number != before.number or not torch.equal(grown.labels[: self.n], before.labels):
             raise ArgumentError(
                 "labels must be those of before with new ones behind, and no new classes: begin "
@@ -595,9 +670,12 @@ class ImportanceSampler:
     def own_state(self, outstanding: Iterable[Draw]) -> dict[str, Any]:
         """What this rank has to save, with the draws that are to come again."""
         self.catch_up()
+        self._settle()
+        turns = self._turns
         return {
             "version": VERSION,
             "settings": dict(self._settings),
+            **({} if turns is None or turns.writes else {"elsewhere": turns.writer}),
             "number": self._number,
             "step": self.step,
             "skipped": self.skipped,
@@ -650,6 +728,8 @@ class ImportanceSampler:
 
     def load_own_state(self, state: dict[str, Any]) -> None:
         """The same for a state that was checked and is this rank's."""
+        if self._turns is not None:
+            self._turns.wait()
         before, window = self.own_state(self.outstanding.values()), self._window
         try:
             self._load(state)
@@ -657,18 +737,27 @@ class ImportanceSampler:
             self._load(before)
             self._window = window
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
+        finally:
+            if self._turns is not None:
+                self._turns.finish()
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Refuse what ``state_dict`` did not return, or returned with other arguments."""
         if not self.begun:
             self.join()
-        if self.sharded:
+        if self.sharded or self._blank:
             self.connect()
         version = state.get("version") if isinstance(state, dict) else None
         if version != VERSION:
             raise StateError(
                 f"state has version {version!r}, this release reads {VERSION}: "
                 f"pass what state_dict() of an ImportanceLoader or ImportanceSampler returned"
+            )
+        if "elsewhere" in state:
+            rank = state["elsewhere"]
+            raise StateError(
+                f"this is the state of a rank that shares the memory of rank {rank}, which has "
+                f"all of it: load what state_dict() returned on rank {rank}"
             )
         saved = state.get("settings", {})
         for what, value in self._settings.items():
@@ -684,7 +773,7 @@ class ImportanceSampler:
         return f" ({self.batch_size} on each of {world} ranks)" if world > 1 else ""
 
     def _load(self, state: dict[str, Any]) -> None:
-        self._backlog, self._arriving = [], deque()
+        self._backlog, self._unwritten, self._arriving = [], [], deque()
         self._number = int(state["number"])
         self.step, self.skipped = int(state["step"]), int(state["skipped"])
         if state["rng"] is None:  # from other ranks

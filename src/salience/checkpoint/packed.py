@@ -3,7 +3,7 @@
 from typing import Any, Protocol, final
 
 from salience.checkpoint import archive
-from salience.errors import StateError
+from salience.errors import StateError, UsageError
 
 __all__ = ["Packed"]
 
@@ -32,6 +32,12 @@ class Packed:
 
     def state_dict(self) -> dict[str, Any]:
         """``{"packed": bytes}``: those of a checkpoint file."""
+        if getattr(self._of, "_shares_memory", False):
+            raise UsageError(
+                "with memory= only the first rank of each machine has the whole state, and "
+                "torch.distributed.checkpoint may save that of any rank: save this one with "
+                "salience.checkpoint.save on rank 0"
+            )
         return {"packed": archive.pack(self._of.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

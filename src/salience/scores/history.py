@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from salience.memory import PRIVATE, Storage
 from salience.scores.protocol import Unit
 
 __all__ = ["History"]
@@ -23,16 +24,18 @@ class History:
     by_index = True
     unit: Unit = "loss"
 
-    def __init__(self, n: int, decay: float = 0.0) -> None:
-        self._decay = np.float32(decay)
-        self._mean = np.full(n, np.nan, dtype=np.float32)
+    def __init__(self, n: int, decay: float = 0.0, storage: Storage = PRIVATE) -> None:
+        self._decay, self._storage = np.float32(decay), storage
+        self._mean = storage.array(n, np.float32, np.nan)
 
     def extend(self, n: int) -> None:
         """Grow to ``n`` examples; nothing is known of the new ones."""
-        new = np.full(n - len(self._mean), np.nan, dtype=np.float32)
-        self._mean = np.concatenate([self._mean, new])
+        before, self._mean = self._mean, self._storage.array(n, np.float32, np.nan)
+        self._mean[: len(before)] = before
 
     def score(self, indices: Tensor, batch: Any) -> Tensor:  # noqa: ARG002
+        if not self._storage.writable:  # torch takes only arrays that it may write
+            return torch.from_numpy(self._mean[indices.numpy()])
         # Of some ten thousand places, torch gathers the values in two thirds of the time.
         return torch.from_numpy(self._mean).index_select(0, indices)
 
@@ -48,7 +51,12 @@ class History:
         return indices
 
     def state_dict(self) -> dict[str, Any]:
-        return {"mean": torch.from_numpy(self._mean.copy())}
+        elsewhere = self._storage.shared and not self._storage.writable
+        return {"mean": None if elsewhere else torch.from_numpy(self._mean.copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._mean[:] = state["mean"].numpy()
+        mean = state["mean"]
+        if self._storage.writable:
+            self._mean[:] = mean.numpy()
+        elif mean is not None and mean.shape != self._mean.shape:
+            raise ValueError(f"means of shape {list(mean.shape)} for {len(self._mean)} examples")

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from salience.memory import PRIVATE, Storage
+
 __all__ = ["SumTree"]
 
 Floats = NDArray[np.float64]
@@ -14,7 +16,6 @@ Ints = NDArray[np.int64]
 
 FAN = 16  # children of a node: wide, because a dependent memory read costs more than additions
 TOP = 8192  # the top level is one flat row of up to this many sums
-LINE = 64  # bytes of a cache line
 AT_ONCE = 4096  # blocks read at a time: they stay in the cache, and in memory that is in use
 
 
@@ -27,10 +28,14 @@ class SumTree:
     children, in float64, so rounding never accumulates.
     """
 
-    def __init__(self, n: int, columns: int) -> None:
-        self.n = n
+    def __init__(self, n: int, columns: int, storage: Storage = PRIVATE) -> None:
+        self.n, self._storage = n, storage
         # levels[0][c] are the leaves of column c.
-        self._levels = [[_zeros(size) for _ in range(columns)] for size in _sizes(n)]
+        self._levels = self._zeros(columns)
+
+    def _zeros(self, columns: int) -> list[list[Floats]]:
+        sizes = _sizes(self.n)
+        return [[self._storage.array(s, np.float64) for _ in range(columns)] for s in sizes]
 
     @property
     def top(self) -> int:
@@ -41,7 +46,7 @@ class SumTree:
         """Grow to ``n`` examples; the new ones have zeros."""
         kept = [leaves[: self.n] for leaves in self._levels[0]]
         self.n = n
-        self._levels = [[_zeros(size) for _ in kept] for size in _sizes(n)]
+        self._levels = self._zeros(len(kept))
         for c, values in enumerate(kept):
             self.column(c)[: len(values)] = values
         self.sum_up()
@@ -143,13 +148,6 @@ def _sizes(n: int) -> list[int]:
     while sizes[-1] > TOP:
         sizes.append(-(-sizes[-1] // FAN))
     return [-(-size // FAN) * FAN for size in sizes[:-1]] + sizes[-1:]
-
-
-def _zeros(size: int) -> Floats:
-    """Blocks begin with a cache line: read at random, each takes two and not three."""
-    memory = np.zeros(size + LINE // 8)
-    start = -memory.ctypes.data % LINE // 8
-    return memory[start : start + size]
 
 
 def _add_up(values: Floats, sums: Floats) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from salience import functional
 from salience.draw import Draw
 from salience.functional import Scheme
+from salience.memory import PRIVATE, Storage
 from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.queue import Queue
@@ -67,20 +68,41 @@ class WholeDataset:
         scheme: Scheme,
         generator: torch.Generator,
         shard: Shard | None = None,
+        storage: Storage = PRIVATE,
     ) -> None:
+        self._writes = storage.writable  # else another rank does, and this one reads
+        self._shared = storage.shared
         self._shard = shard or Shard(n)
         self._score, self._smoothing, self._k = score, smoothing, k
         self._scheme: Scheme = scheme
         self._generator = generator
-        self._tree = SumTree(n, columns=2)
-        self._initial = 0.0  # the score of examples that were not seen yet
+        self._tree = SumTree(n, 2, storage)
+        self._numbers = storage.array(2, np.float64)
         self._queue = Queue()
         self._line: Line | None = None  # the draw under way; the tree does not change meanwhile
-        self._unknown = float(n)
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._behind = 0  # how many they are
         self._others_unknown = self._shard.world > 1  # whether other ranks may have unseen examples
-        self._fill(self._ask)
+        if self._writes:
+            self._fill(self._ask)
+
+    @property
+    def _initial(self) -> float:
+        """The score of examples that were not seen yet."""
+        return float(self._numbers[0])
+
+    @_initial.setter
+    def _initial(self, score: float) -> None:
+        self._numbers[0] = score
+
+    @property
+    def _unknown(self) -> float:
+        """How many they are, as of the tree."""
+        return float(self._numbers[1])
+
+    @_unknown.setter
+    def _unknown(self, number: float) -> None:
+        self._numbers[1] = number
 
     def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
         """Grow to ``n`` examples, which the score knows already; drawn from the next draw on."""
@@ -170,7 +192,8 @@ class WholeDataset:
     def update(self, indices: Tensor) -> None:
         self._changed.append(indices)
         self._behind += len(indices)
-        if self._behind > CHUNK:  # somebody learns a lot without drawing
+        # Somebody learns a lot without drawing. Others may be about to find points in the tree.
+        if self._behind > CHUNK and not self._shared:
             self._apply()
         if (self._unknown or self._others_unknown) and len(indices):
             scores, _ = known_scores(self._score, indices)
@@ -216,22 +239,30 @@ class WholeDataset:
         # The tree is not brought up to date for this: scores of a model that learns would be read
         # sooner than in a run that is not saved.
         self._find_all()
-        scores = self._tree.column(_SCORE).copy()
-        scores[self._tree.column(_UNKNOWN) > 0] = np.nan
         return {
-            "scores": torch.from_numpy(scores),
+            "scores": self._saved_scores(),
             "initial": self._initial,
             "changed": [indices.clone() for indices in self._changed],
             "queue": self._queue.state_dict(),
         }
 
+    def _saved_scores(self) -> Tensor | None:
+        if not self._writes and self._shared:
+            return None
+        scores = self._tree.column(_SCORE).copy()
+        # Before anything is kept, nothing is known.
+        scores[self._tree.column(_UNKNOWN) > 0 if self._writes else ...] = np.nan
+        return torch.from_numpy(scores)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state["scores"]
-        if saved.shape != (self._tree.n,):
+        if saved is not None and saved.shape != (self._tree.n,):
             raise ValueError(f"scores of shape {list(saved.shape)} for {self._tree.n} examples")
-        self._changed = [indices.clone() for indices in state["changed"]]
-        self._behind = sum(map(len, self._changed))
-        self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
+        if self._writes:
+            self._changed = [indices.clone() for indices in state["changed"]]
+            self._behind = sum(map(len, self._changed))
+            self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
+            # Of its own time: not the most that is there now.
+            self._initial = float(state["initial"])
         self._line = None
-        self._initial = float(state["initial"])  # of its own time: not the most that is there now
         self._queue.load_state_dict(state["queue"])
