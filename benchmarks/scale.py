@@ -24,6 +24,7 @@ benchmark resumes.
 import argparse
 import gc
 import json
+import math
 import os
 import sys
 import tempfile
@@ -127,11 +128,13 @@ def run_steps(case: Case, steps: int, seconds: float, loop: Any = None) -> dict[
     loop = loop or contender(case.method, case.n, case.batch)
     times: list[Seconds] = []
     first: list[bool] = []
-    end = time.perf_counter() + seconds
+    end = math.inf
     with forced(case.method):
         while len(times) < steps and (len(times) < LEAST or time.perf_counter() < end):
             times.append(timed(loop.step))
             first.append(loop.first)
+            # The first step may be that of a whole epoch: the others need their time too.
+            end = min(end, time.perf_counter() + seconds)
     return over_epochs(times, first, loop.epoch)
 
 

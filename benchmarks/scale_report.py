@@ -256,6 +256,7 @@ def figure(rows: list[Row], path: Path) -> None:
         panel.set(xscale="log", yscale="log", xlabel="examples, N", title=f"batches of {batch:,}")
         panel.grid(alpha=0.25)
     axes[0][0].set_ylabel("draw and update, mean ms per step")
+    axes[0][0].plot((), (), "kx", linestyle="none", label="fails or exceeds the time limit")
     handles, labels = axes[0][0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -128,22 +128,22 @@ def check_rows(log: list[dict[str, Any]], expected: dict[int, Any], told: str) -
 
 def check_resumed(zero: list[Any], one: list[Any], plan: list[dict[str, Any]], told: str) -> None:
     """Nothing that was acknowledged is lost, and both ranks resume from the same step."""
-    acknowledged, resumed, fell_back = 0, {}, 0
+    kept, resumed, fell_back = 0, {}, 0  # kept: what no later life may go back behind
     for line in zero:
         if "acknowledged" in line:
-            acknowledged = max(acknowledged, line["acknowledged"])
+            kept = max(kept, line["acknowledged"])
         elif "resumed" in line:
-            resumed[line["life"]] = line["resumed"]
             before = plan[line["life"] - 1]["at"] if line["life"] else ""
             # What was saved and not acknowledged any more may be there as well.
-            assert line["resumed"] in (acknowledged, acknowledged + EVERY), told
+            assert line["resumed"] in (kept, kept + EVERY), told
             if before in ("link loader.ckpt.kept", "replace loader.ckpt"):
                 fell_back += 1
-                assert line["resumed"] == acknowledged, told
+                assert line["resumed"] == kept, told
             if before == "saved":
-                assert line["resumed"] == acknowledged + EVERY, told
+                assert line["resumed"] == kept + EVERY, told
+            kept = resumed[line["life"]] = line["resumed"]
     for line in one:
         if "resumed" in line:
             assert resumed.get(line["life"], line["resumed"]) == line["resumed"], told
-    assert acknowledged == STEPS // EVERY * EVERY
+    assert kept == STEPS // EVERY * EVERY, told
     assert fell_back or all("loader" not in ending["at"] for ending in plan), told

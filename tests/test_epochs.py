@@ -394,4 +394,5 @@ def test_a_stream_that_was_fetched_ahead_ends_its_epoch() -> None:
     for x, _, slots in batches:
         loader.mean(x.abs().sum(1), slots)
     assert loader.epoch == 1
-    assert loader.state_dict()["loader"] == {"epoch": 1, "done": 0, "pools": [], "late": []}
+    state = loader.state_dict()["loader"]
+    assert state == {"epoch": 1, "done": 0, "steps": None, "pools": [], "late": []}

@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-DISTRIBUTED = sorted((ROOT / "examples" / "distributed").glob("*.py"))
+DISTRIBUTED = ROOT / "examples" / "distributed"  # those with a framework: tests/integrations
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 # The line that says what the example is about. A new example without an entry fails.
 SAYS = {
     "quickstart": r"^test error: \d+\.\d %$",
@@ -35,23 +36,35 @@ def test_the_example_says_what_it_promises(path: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
 
 
-def torchrun(path: Path, folder: Path) -> str:
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-        str(path),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def torchrun(name: str, folder: Path) -> str:
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, *TORCHRUN, str(DISTRIBUTED / f"{name}.py")],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+RANKS_SAY = {
+    "ddp": r"^test error on 2 ranks: \d\.\d %$",
+    "fsdp2": r"^test error: \d\.\d %, rank 0 holds 32 of 64 rows of the first layer$",
+}
+
+
+@pytest.mark.parametrize("name", RANKS_SAY)
+def test_the_example_runs_on_two_ranks(name: str, tmp_path: Path) -> None:
+    said = torchrun(name, tmp_path)
+    assert re.search(RANKS_SAY[name], said, re.MULTILINE), said
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
 def test_the_elastic_example_resumes(tmp_path: Path) -> None:
     """It saves at step 200; the second run repeats the last 30 steps."""
-    path = ROOT / "examples" / "distributed" / "elastic.py"
-    said = [torchrun(path, tmp_path) for _ in range(2)]
+    said = [torchrun("elastic", tmp_path) for _ in range(2)]
     begun = [sorted(re.findall(r"rank \d begins at step \d+", text)) for text in said]
     assert begun == [[f"rank {rank} begins at step {step}" for rank in (0, 1)] for step in (0, 200)]
     losses = [sorted(re.findall(r"rank \d: mean loss \d\.\d{3}", text)) for text in said]
@@ -64,9 +77,14 @@ def test_the_elastic_example_resumes(tmp_path: Path) -> None:
 
 
 def test_every_distributed_example_is_run() -> None:
-    assert [path.stem for path in DISTRIBUTED] == ["elastic"]
+    """Here, or with its framework in tests/integrations."""
+    frameworks = {"accelerate_launch", "lightning_ddp", "ray_train"}
+    found = {path.stem for path in DISTRIBUTED.glob("*.py")}
+    assert found == {*RANKS_SAY, "elastic", *frameworks}
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES, *DISTRIBUTED], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*EXAMPLES, *sorted(DISTRIBUTED.glob("*.py"))], ids=lambda path: path.stem
+)
 def test_the_example_is_short(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) < (40 if path in EXAMPLES else 60)
+    assert len(path.read_text("utf-8").splitlines()) < (40 if path in EXAMPLES else 70)

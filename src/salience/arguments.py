@@ -16,7 +16,6 @@ __all__ = [
     "BadLoss",
     "check_arguments",
     "check_sharding",
-    "divisible",
     "folder_of",
     "host_indices",
     "pool_size",
@@ -42,7 +41,7 @@ def host_indices(indices: Any, n: int | None) -> Tensor:
     return given.to(torch.int64)
 
 
-def pool_size(n: int | None, batch: int, presample: float | None, by_index: bool) -> int | None:
+def pool_size(batch: int, presample: float | None, by_index: bool) -> int | None:
     """Candidates per draw; None for the whole dataset."""
     if presample is None:
         presample = None if by_index else 2
@@ -51,15 +50,7 @@ def pool_size(n: int | None, batch: int, presample: float | None, by_index: bool
             f"presample must be a number >= 1 (the pool is that many batches) or None; "
             f"got {presample!r}"
         )
-    if presample is None:
-        return None
-    size = round(presample * batch)
-    return size if n is None else min(size, n)
-
-
-def divisible(pool: int | None, world: int) -> int | None:
-    """Pools are cut into equal parts, one for each rank."""
-    return None if pool is None else max(pool // world, 1) * world
+    return None if presample is None else round(presample * batch)
 
 
 def whole_numbers(n: Any, batch_size: Any, seed: Any) -> tuple[int | None, int, int]:
@@ -94,16 +85,23 @@ def check_arguments(n: int | None, k: float, draw: str, on_bad_loss: str) -> Non
 
 def check_sharding(shard: Any, score: Any, by_index: bool, presample: float | None) -> None:
     """Only scores that are known by index, drawn from all examples of a rank."""
-    if shard not in (False, True, "own"):
+    if not (isinstance(shard, bool) or shard == "own"):
         raise ArgumentError(
             f"shard must be False, True (each rank draws from its part of the dataset) or 'own' "
             f"(each rank is given a dataset of its own); got {shard!r}"
         )
     if shard and (score == "auto" or not by_index or presample is not None):
         given = f"presample={presample!r}" if presample is not None else f"score {score!r}"
+        default = ", the default" if presample is None and score == "auto" else ""
         raise ArgumentError(
-            f"shard={shard!r} does not go with {given}: use score='history', 'approx' or "
+            f"shard={shard!r} does not go with {given}{default}: use score='history', 'approx' or "
             f"'uniform' without presample, or leave shard out"
+        )
+    if shard is True and not isinstance(score, str):
+        raise ArgumentError(
+            f"shard=True does not go with a score of your own ({type(score).__name__}), which "
+            f"knows examples by their place in the whole dataset: give each rank its part of the "
+            f"dataset and a score for that part, with shard='own'"
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from salience.arguments import divisible, pool_size
+from salience.arguments import pool_size
 from salience.batches.labels import Labels
 from salience.distributed import Ranks
 from salience.errors import ArgumentError
@@ -16,7 +16,7 @@ from salience.functional import Scheme
 from salience.memory import PRIVATE, Storage
 from salience.presets import Preset, Settings, make_preset
 from salience.scores import Score
-from salience.shards import Sharding, size_of
+from salience.shards import Sharding, sizes_of
 from salience.smoothing import Smoothing
 from salience.sources import Choice, Shard
 
@@ -69,7 +69,7 @@ class Recipe:
         size = batch if shard is None else self.batch_size
         n = self.n if shard is None else shard.sizes[ranks.rank]
         generator = torch.Generator(device="cpu").manual_seed(self.seed_of(ranks))
-        pool = divisible(pool_size(n, size, self.presample, self.by_index), ranks.world)
+        pool = pool_size(size, self.presample, self.by_index)
         settings = Settings(
             n=n,
             batch_size=size,
@@ -83,13 +83,15 @@ class Recipe:
             loss=self.loss,
             seed=self.seed,
             drop_last=self.drop_last,
+            world=ranks.world,
             shard=shard,
             storage=storage,
         )
         name, preset = make_preset(self.score, settings)
         choice = Choice(preset.smoothing, self.k, self.scheme, generator)
-        saved = self._saved(name, preset.smoothing, batch)
-        at_once = size if n is None else min(size, n)
+        saved = self._saved(name, preset.smoothing, batch, ranks)
+        # Ranks ask each other at a draw, so all draw as many, from a small shard repeatedly.
+        at_once = size if n is None or shard is not None else min(size, n)
         return Parts(name, preset, choice, generator, n, at_once, shard, saved)
 
     def seed_of(self, ranks: Ranks, *more: int) -> int:
@@ -104,12 +106,16 @@ class Recipe:
         if not self.sharded(ranks):
             return None
         assert self.n is not None
-        n = size_of(self.n, self.sharding, ranks)
-        if not n:
+        if self.sharding == "own":
+            return Shard(self.n, *ranks)
+        if self.n < ranks.world:
             raise ArgumentError(
-                f"rank {ranks.rank} of {ranks.world} has no examples: use fewer ranks"
+                f"{self.n} examples cannot be cut into shards for {ranks.world} ranks: use fewer "
+                f"ranks, or leave shard out"
             )
-        return Shard(n, *ranks)
+        shard = Shard(0, *ranks)
+        shard.sizes = sizes_of(self.n, ranks.world)
+        return shard
 
     def _labels(self, ranks: Ranks) -> Labels | None:
         """Of the examples of this rank."""
@@ -117,9 +123,10 @@ class Recipe:
             return self.labels
         return self.labels._replace(labels=self.labels.labels[ranks.rank :: ranks.world])
 
-    def _saved(self, name: str, smoothing: Smoothing, batch: int) -> dict[str, Any]:
+    def _saved(self, name: str, smoothing: Smoothing, batch: int, ranks: Ranks) -> dict[str, Any]:
+        unknown = self.sharding == "own" and self.sharded(ranks)  # until the ranks are connected
         return {
-            "dataset size": None if self.sharding == "own" else self.n,
+            "dataset size": None if unknown else self.n,
             "batch_size": batch,
             "score": name,
             "k": self.k,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from salience.draw import Draw
-from salience.errors import UsageError
+from salience.errors import LossError, UsageError
 from salience.feedback import Arrived, Arriving, Means, bad_losses
 
 __all__ = ["Exchange", "Ranks", "checksum", "current_ranks", "rows_of"]
@@ -26,7 +26,7 @@ __all__ = ["Exchange", "Ranks", "checksum", "current_ranks", "rows_of"]
 Payload = Callable[[Arrived], NDArray[np.generic]]
 MeansOf = Callable[[Draw, Tensor], Means]
 
-HEADER = 2  # words of a message before its payload: number and checksum of the draw
+HEADER = 3  # words of a message before its payload: number, checksum and pool of the draw
 
 
 class Ranks(NamedTuple):
@@ -130,10 +130,19 @@ class Pooled:
 
     def result(self) -> Arrived:
         means = np.ascontiguousarray(self._gather.result()).view(np.float64)
-        known = means[~np.isnan(means[:, 0])]
-        found = Means(*known.mean(axis=0).tolist()) if len(known) else None
         draw, losses, _ = self._local.result()
+        self._refuse(means[:, 0] == np.inf, bool(bad_losses(losses).any()))
+        known = means[np.isfinite(means[:, 0])]
+        found = Means(*known.mean(axis=0).tolist()) if len(known) else None
         return Arrived(draw if self._draw is None else self._draw, losses, found)
+
+    def _refuse(self, bad: NDArray[np.bool_], here: bool) -> None:
+        """Losses of other ranks; whoever takes those of this one reports them with their values."""
+        if bad.any() and not here:
+            raise LossError(
+                f"losses must be finite and >= 0; at draw {self.number} rank "
+                f"{_listed(np.flatnonzero(bad))} had others: its own error names the examples"
+            )
 
 
 def _losses(local: Arrived) -> NDArray[np.generic]:
@@ -141,9 +150,11 @@ def _losses(local: Arrived) -> NDArray[np.generic]:
     return losses
 
 
-def _means(of: MeansOf, local: Arrived) -> NDArray[np.generic]:
-    """Of the losses that are good; nan where none is."""
+def _means(of: MeansOf, skip_bad: bool, local: Arrived) -> NDArray[np.generic]:
+    """Of the losses that are good; nan where none is, infinite where that is an error."""
     good = ~bad_losses(local.losses)
+    if not (skip_bad or bool(good.all())):
+        return np.full(2, np.inf)
     if not bool(good.any()):
         return np.full(2, np.nan)
     return np.array(of(local.draw.map(lambda x: x[good]), local.losses[good]))
@@ -172,7 +183,7 @@ class Exchange:
     def rows(self, draw: Draw, local: Arriving, words: int) -> Arriving:
         """The losses of a whole ``draw`` from those of this rank's rows, at most ``words``."""
         check = checksum(draw.indices, draw.weights)
-        return Rows(draw, self._send(local, check, words, _losses))
+        return Rows(draw, self._send(local, check, words, _losses, draw.pool))
 
     def numbers(self, own: list[float]) -> list[list[float]]:
         """The numbers of every rank; waits for them, for a fraction of the time of ``all``."""
@@ -190,22 +201,32 @@ class Exchange:
             self._thread.submit(call).result()
 
     def means(
-        self, local: Arriving, means: MeansOf, check: int, draw: Draw | None = None
+        self,
+        local: Arriving,
+        means: MeansOf,
+        check: int,
+        draw: Draw | None = None,
+        *,
+        skip_bad: bool = False,
     ) -> Arriving:
         """This rank's own losses, with ``means`` averaged over all ranks.
 
-        ``draw`` takes the place of that of ``local``.
+        ``draw`` takes the place of that of ``local``. Bad losses of one rank are an error on all
+        of them, unless they are skipped.
         """
-        return Pooled(local, self._send(local, check, 4, partial(_means, means)), draw)
+        payload = partial(_means, means, skip_bad)
+        return Pooled(local, self._send(local, check, 4, payload), draw)
 
-    def _send(self, local: Arriving, check: int, words: int, payload: Payload) -> Gather:
+    def _send(
+        self, local: Arriving, check: int, words: int, payload: Payload, pool: int = 0
+    ) -> Gather:
         """Start to gather ``payload(local)``.
 
         Losses on their way from an accelerator are waited for in a thread, and so is everything
         that follows, to keep the order.
         """
         outbox = torch.zeros(HEADER + words, dtype=torch.int32, device="cpu")
-        outbox[0], outbox[1] = local.number % 2**31, check
+        outbox[0], outbox[1], outbox[2] = local.number % 2**31, check, pool % 2**31
         gather = Gather(local.number, outbox, self._ranks.world)
         if self._thread is None and not isinstance(local, Arrived):
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="salience")
@@ -238,6 +259,12 @@ def _check_headers(number: int, headers: NDArray[np.int32]) -> None:
         raise UsageError(
             f"the ranks are at different draws (rank by rank: {_listed(numbers)}): each rank "
             f"has to weigh, skip and leave the same batches, in the same order"
+        )
+    pools = headers[:, 2]
+    if (pools != pools[0]).any():
+        raise UsageError(
+            f"the ranks drew from datasets of different sizes at draw {number} (rank by rank: "
+            f"{_listed(pools)}): call extend() on all of them, after the same step"
         )
     raise UsageError(
         f"the ranks drew different examples at draw {number}: give all of them the same seed, "

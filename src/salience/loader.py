@@ -128,8 +128,6 @@ class ImportanceLoader:
         )
         self._given_steps = steps_per_epoch
         self._steps = _steps(sampler, steps_per_epoch, drop_last)
-        # With steps of its own, an epoch is no pass: shuffled passes then run across epochs.
-        self._epochs_are_passes = steps_per_epoch is None and not shard
         self._seed, self._drop_last = int(seed), drop_last
         # DataLoader takes a seed for its workers from here, and not from the global generator.
         dataloader_options.setdefault("generator", torch.Generator(device="cpu").manual_seed(0))
@@ -177,14 +175,14 @@ class ImportanceLoader:
             on_bad_loss=on_bad_loss,
             seed=seed,
         )
-        self._steps, self._epochs_are_passes = None, False
+        self._given_steps = self._steps = None
         self._seed, self._drop_last = int(seed), False
         self._dataset = getattr(pools, "dataset", None)
         self._layout = Layout()
         self._begin(pools, sampler, model, slots)
         return self
 
-    _steps: int | None  # None: as many as the user's pools
+    _steps: int | None  # of the epoch under way; None: as many as the user's pools
 
     def _begin(
         self,
@@ -258,11 +256,17 @@ class ImportanceLoader:
         self._begin_epoch()
         mine = self._iteration = object()
         self._started = time.perf_counter()
-        for batch in self._source:
-            yield self._hand_out(batch)
-            if self._iteration is not mine:
-                raise UsageError("another iteration over this loader has begun: use one at a time")
-            self._count_step()
+        try:
+            for batch in self._source:
+                yield self._hand_out(batch)
+                if self._iteration is not mine:
+                    raise UsageError(
+                        "another iteration over this loader has begun: use one at a time"
+                    )
+                self._count_step()
+        finally:
+            if self._iteration is mine:
+                self._iteration = None
         self._exhausted = True
         self._feedback.flush()
         if not self._slots:  # nobody can name these batches any more
@@ -277,21 +281,28 @@ class ImportanceLoader:
         self._again = deque([*self._unweighed_draws(), *self._pools_ahead()])
         if not (self._again or self._done):  # else losses on their way are learned when they were
             self._feedback.flush()
-            if self._epochs_are_passes:
-                self._sampler.new_epoch()
+            self._new_epoch()
         self._handed = self._asked = self._begun = self._done
         self._exhausted = False
         self._feedback.forget()
         self._ahead = deque()
 
+    def _new_epoch(self) -> None:
+        if self._steps is None:
+            return
+        self._steps = self._requests.steps
+        # With steps of its own, or shards of several sizes, an epoch is no pass: shuffled passes
+        # then run across epochs.
+        if self._given_steps is None and not self._sampler.sharded:
+            self._sampler.new_epoch()
+
     def _join(self) -> None:
         """Process groups are often made after loaders: an epoch is one of all ranks together."""
         self._sampler.join()
-        if self._sampler.sharded:
+        if self._sampler.counts_others:
             self._sampler.connect()
         if self._steps is not None:
-            self._steps = _steps(self._sampler, self._given_steps, self._drop_last)
-            self._requests.steps = self._steps
+            self._requests.steps = _steps(self._sampler, self._given_steps, self._drop_last)
 
     def _end_epoch(self) -> None:
         """What was not weighed by now never will be."""
@@ -479,18 +490,30 @@ class ImportanceLoader:
         return self._sampler.recent()
 
     def extend(self, labels: Any = None) -> None:
-        """The dataset has grown: draw from all of it from now on.
+        """The dataset has grown: draw from all of it.
 
-        New examples come at the end of ``dataset``, and have not been seen yet. ``labels`` are
-        found as at the beginning, or given for all examples.
+        New examples are at the end of ``dataset``, and have not been seen yet. ``labels`` are
+        found as at the beginning, or given for all examples. Several ranks do this after the same
+        step.
+
+        An epoch under way keeps its number of steps; ``len`` is that of the next one. ``history``
+        and ``approx`` draw the new examples from the next draw on, ``uniform`` and pools from the
+        next pass, ``auto`` from the next pass or sweep. Workers hold the dataset as it was when
+        their epoch began: with workers, call this between epochs.
         """
         if self._steps is None:
             raise UsageError("a stream has no size that could grow")
+        if self._workers and self._iteration is not None:
+            raise UsageError(
+                "workers hold the dataset as it was when this epoch began: call extend() between "
+                "epochs, or use num_workers=0"
+            )
         if labels is None and self._sampler.has_labels:
             labels = find_labels(self._dataset)
         self._sampler.extend(_size(self._dataset), labels)
-        self._steps = _steps(self._sampler, self._given_steps, self._drop_last)
-        self._requests.steps = self._steps
+        assert isinstance(self._source, Fetched)
+        self._source.renew(self._dataset)
+        self._requests.steps = _steps(self._sampler, self._given_steps, self._drop_last)
 
     # -------------------------------------------------------------------------------------- state
 
@@ -522,6 +545,7 @@ class ImportanceLoader:
             "loader": {
                 "epoch": self.epoch + finished,
                 "done": 0 if finished else self._done,
+                "steps": self._steps,
                 "pools": [pool.clone() for pool in pools],
                 "late": late,
             },
@@ -541,7 +565,7 @@ class ImportanceLoader:
         try:
             late = self._feedback.read_state(own["late"])
             pools = [pool.clone() for pool in own["pools"]]
-            epoch, done = int(own["epoch"]), int(own["done"])
+            epoch, done, steps = int(own["epoch"]), int(own["done"]), own["steps"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
         self._sampler.load_own_state(state)
@@ -549,7 +573,7 @@ class ImportanceLoader:
         self._ahead, self._again = deque(pools), deque()
         self.epoch, self._exhausted = epoch, False
         self._handed = self._begun = done
-        self._iteration = None
+        self._steps, self._iteration = steps, None
 
 
 @outside_graphs

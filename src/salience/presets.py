@@ -56,6 +56,7 @@ class Settings:
     loss: Any = None
     seed: int = 0
     drop_last: bool = False
+    world: int = 1  # ranks
     shard: Shard | None = None  # the part of this rank
     storage: Storage = PRIVATE  # of what is kept of each example
 
@@ -81,7 +82,7 @@ class Settings:
             source = WholeDataset(self.n, *parts, self.shard, self.storage)
             return Preset(score, smoothing, source)
         choice = Choice(smoothing, self.k, self.scheme, self.generator)
-        return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice))
+        return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice, self.world))
 
 
 def uniform(s: Settings) -> Preset:

@@ -24,7 +24,7 @@ from salience.arguments import (
     whole_numbers,
 )
 from salience.assembly import Parts, Recipe
-from salience.batches.labels import Labels, as_labels
+from salience.batches.labels import Labels, as_labels, class_values
 from salience.distributed import Exchange, Ranks, checksum, current_ranks, rows_of
 from salience.draw import Draw
 from salience.errors import ArgumentError, LossError, StateError, UsageError
@@ -51,7 +51,7 @@ __all__ = ["ImportanceSampler"]
 
 Losses = NDArray[np.float32]
 
-VERSION = 6  # of the saved state
+VERSION = 7  # of the saved state
 LARGE = 16384  # losses that are learned at once, rather than kept
 BACKLOG = 64  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
@@ -121,11 +121,15 @@ class ImportanceSampler:
             sharding=shard,
             memory=folder_of(memory, score),
         )
+        # Of the datasets of several ranks, classes have to be numbered alike.
+        own = shard == "own" and labels is not None and score == "approx"
+        self._classes = class_values(labels) if own else None
         self._assemble(self._current_ranks())
         self.outstanding: dict[int, Draw] = {}  # drawn, of all ranks together, and not learned
         self.deferred = False
         # What else has to be the same on all ranks.
-        self.alike: dict[str, Any] = {"seed": seed, "memory": memory is not None}
+        given = {"labels": labels is not None, "memory": memory is not None}
+        self.alike: dict[str, Any] = {"seed": seed, **given}
         self._exchange: Exchange | None = None
         self._connected = False
         self._turns: Turns | None = None  # with ranks that share memory
@@ -222,6 +226,8 @@ class ImportanceSampler:
         self.join()
         if self.ranks.world > 1:
             self._exchange = Exchange(self.ranks, {**self._settings, **self.alike})
+            if self._classes is not None:
+                self._number_classes(self._exchange.all(self._classes.tolist()))
         if self._blank:
             self._open_memory()
         if self._exchange is not None and self._shard is not None:
@@ -241,6 +247,23 @@ class ImportanceSampler:
         self._use(parts, self.ranks)
         self._blank = False
 
+    def _number_classes(self, classes: list[list[int]]) -> None:
+        """As one process would, that has the examples of all ranks."""
+        labels = self._recipe.labels
+        assert labels is not None
+        assert self._classes is not None
+        values = torch.tensor(sorted(set().union(*classes)), device="cpu")
+        if len(values) == labels.number:
+            return
+        numbers = torch.searchsorted(values, self._classes)
+        self._recipe = replace(self._recipe, labels=Labels(numbers[labels.labels], len(values)))
+        self._assemble(self.ranks)
+
+    @property
+    def counts_others(self) -> bool:
+        """Whether the size of the dataset is known only once the ranks are connected."""
+        return self.sharded and self._recipe.sharding == "own"
+
     @property
     def examples(self) -> int:
         """Of all ranks together, as far as they are known."""
@@ -251,9 +274,14 @@ class ImportanceSampler:
         if not self.sharded:
             return rows_of(draw, self.ranks)
         own = draw.map(_unchanged)
-        if self._recipe.sharding is True:
-            own.indices = own.indices * self.ranks.world + self.ranks.rank
+        own.indices = self._positions(own.indices)
         return own
+
+    def _positions(self, indices: Tensor) -> Tensor:
+        """In the dataset, of examples that are numbered within a shard of it."""
+        if not (self.sharded and self._recipe.sharding is True):
+            return indices
+        return indices * self.ranks.world + self.ranks.rank
 
     @property
     def _shares_memory(self) -> bool:
@@ -419,12 +447,12 @@ class ImportanceSampler:
             return local
         whole = self.outstanding.pop(local.number)
         if self.sharded:
-            return self._exchange.means(local, self._means, 0, whole)
+            return self._exchange.means(local, self._means, 0, whole, skip_bad=self.skips_bad)
         if self.by_index:
             return self._exchange.rows(whole, local, self.batch_size)
         # Pools are each rank's own: only what smoothing follows is the mean over all ranks.
         check = checksum(self._generator.get_state())
-        return self._exchange.means(local, self._means, check)
+        return self._exchange.means(local, self._means, check, skip_bad=self.skips_bad)
 
     def collect(self) -> None:
         """Take what all ranks have sent."""
@@ -440,7 +468,7 @@ class ImportanceSampler:
         good, values = self._checked(draw, losses.numpy())
         self.step += 1
         self.outstanding.pop(draw.number, None)
-        if len(values):
+        if len(values) or means is not None:  # with none of its own, a rank follows the others
             # A copy: the user may change them in place.
             self._backlog.append(Arrived(good, torch.from_numpy(values.copy()), means))
         steps = len(self._backlog)
@@ -450,12 +478,12 @@ class ImportanceSampler:
     def _checked(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:
         """Without bad losses, or an error."""
         # The extremes show every bad loss, for nan is both; reductions would take twice as long.
-        if values[values.argmin()] >= 0 and values[values.argmax()] < math.inf:
+        if not len(values) or (values[values.argmin()] >= 0 and values[values.argmax()] < math.inf):
             return draw, values
         losses = torch.from_numpy(values)
         bad = bad_losses(losses)
         if not self.skips_bad:
-            refuse_bad(bad, losses, draw.indices, self.step + 1)
+            refuse_bad(bad, losses, self._positions(draw.indices), self.step + 1)
         self.skipped += int(bad.sum())
         return draw.map(lambda x: x[~bad]), values[~bad.numpy()]
 
@@ -475,8 +503,10 @@ class ImportanceSampler:
     def _learn(self, draw: Draw, losses: Tensor, means: Means | None) -> None:
         means = means or self._means(draw, losses)
         self._mean_loss.update(means.loss)
-        self._window.append(draw, losses)
         self._smoothing.update(means.smoothed)
+        if not len(losses):
+            return
+        self._window.append(draw, losses)
         if self._turns is not None and not self._turns.writes:
             return  # another rank does
         once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
@@ -515,28 +545,46 @@ class ImportanceSampler:
         ``labels``: the classes of all ``n``, if classes were given. With several ranks, all of
         them do this at the same step.
         """
-        n = whole_number("the dataset size", n, least=self.n or 1)
-        if self.n is None or self.sharded or not hasattr(self._score, "extend"):
-            what = "a stream" if self.n is None else "shards" if self.sharded else self.score_name
-            raise UsageError(
-                f"extend() needs a whole dataset and a score that can grow: not {what}"
-            )
+        n = whole_number("the dataset size", n)
+        self._refuse_to_extend(n)
+        if n == self.n:
+            return
         if self._recipe.memory is not None and self.ranks.world > 1:
             raise UsageError("memory that ranks share cannot grow: leave memory out")
         if self._blank:
             self.connect()
         grown = self._grown_labels(n, labels)
         self.catch_up()
-        if isinstance(self._score, Approx):
-            self._score.extend(n, None if grown is None else grown.labels[self.n :])
+        score: Any = self._score
+        if isinstance(score, Approx):
+            score.extend(n, None if grown is None else grown.labels[self.n :])
         elif self.by_index:
-            self._score.extend(n)
+            score.extend(n)
         assert self.source is not None
         self.source.extend(n, None if grown is None else grown.labels)
         self.n = self._examples = n
         self._recipe = replace(self._recipe, n=n, labels=grown)
         self._size = min(self.batch_size * self.ranks.world, n)
         self._settings["dataset size"] = n
+
+    def _refuse_to_extend(self, n: int) -> None:
+        if self.n is None:
+            raise UsageError("a stream has no size that could grow")
+        if self.sharded:
+            raise UsageError(
+                "the shards of several ranks cannot grow: leave shard out, or begin anew with the "
+                "larger dataset"
+            )
+        if self.by_index and not hasattr(self._score, "extend"):
+            raise UsageError(
+                f"score {self.score_name} cannot grow: give it a method extend(n) that makes room "
+                f"for n examples"
+            )
+        if n < self.n:
+            raise ArgumentError(
+                f"the dataset has shrunk from {self.n} to {n} examples: extend() is for new ones "
+                f"behind those that were there"
+            )
 
     def _grown_labels(self, n: int, labels: Any) -> Labels | None:
         """The classes of all examples, numbered as before."""
@@ -546,6 +594,12 @@ class ImportanceSampler:
         if labels is None:
             raise ArgumentError(f"labels must be given for all {n} examples, as at the beginning")
         grown = as_labels(labels, n)
+        # With no more classes than places in a batch, ``auto`` makes no use of them.
+        if (
+            not isinstance(self._score, Approx)
+            and grown.number <= self.batch_size * self.ranks.world
+        ):
+            return grown
         if grown.number != before.number or not torch.equal(grown.labels[: self.n], before.labels):
             raise ArgumentError(
                 "labels must be those of before with new ones behind, and no new classes: begin "
@@ -593,7 +647,8 @@ class ImportanceSampler:
     def recent(self) -> dict[str, Tensor]:
         """``indices``, ``weights``, ``scores``, ``losses`` of the steps that metrics look at."""
         self.catch_up()
-        return self._window.rows()
+        rows = self._window.rows()
+        return {**rows, "indices": self._positions(rows["indices"])}
 
     def metrics(self) -> dict[str, float]:
         """Plain floats about the last steps; nan where nothing is known yet."""
@@ -644,16 +699,27 @@ class ImportanceSampler:
         return {"version": VERSION, "settings": state["settings"], "parts": parts}
 
     def apart(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The state of this rank from that of all."""
-        if not self.sharded:
+        """The state of this rank from that of all, or of others: one process is one shard."""
+        if not self._recipe.sharding:
             return state
-        assert self._shard is not None
+        sizes = [self.examples] if self._shard is None else self._shard.sizes
         try:
-            return state_of_shard(
-                state["parts"], self.ranks, self._shard.sizes, self._recipe.sharding
-            )
+            parts = state.get("parts", [{**state, "examples": self.examples}])
+            if [int(part["examples"]) for part in parts] == sizes:
+                return dict(parts[self.ranks.rank])
+            self._refuse_to_cut(len(parts))
+            return state_of_shard(parts, self.ranks, sizes, self._recipe.sharding)
+        except StateError:
+            raise
         except Exception as error:
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
+
+    def _refuse_to_cut(self, ranks: int) -> None:
+        if not isinstance(self._recipe.score, str):
+            raise StateError(
+                f"what a score of your own ({self.score_name}) has learned cannot be cut into "
+                f"other shards: resume on {_counted(ranks)}, each with the examples it had"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; the state of something else changes nothing."""

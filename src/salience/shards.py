@@ -1,5 +1,6 @@
 """States of ranks that each have a part of the examples: put together, and cut for other ranks."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -8,65 +9,63 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from salience.distributed import Ranks
+from salience.draw import Draw
+from salience.feedback import Arrived, Means, bad_losses
 
-__all__ = ["Sharding", "ids_of", "size_of", "state_of_shard"]
+__all__ = ["Sharding", "ids_of", "sizes_of", "state_of_shard"]
 
+Ints = NDArray[np.int64]
 Sharding = bool | Literal["own"]
 """False: no shards. True: rank r of W has the examples r, r + W, ... "own": those it is given."""
 
 
-def size_of(n: int, sharding: Sharding, ranks: Ranks) -> int:
-    """How many of the ``n`` examples that it is given are this rank's."""
-    return len(range(ranks.rank, n, ranks.world)) if sharding is True else n
+def sizes_of(n: int, world: int) -> list[int]:
+    """How many of ``n`` examples each rank has, if rank r has r, r + W, ..."""
+    return [len(range(rank, n, world)) for rank in range(world)]
 
 
-def ids_of(sizes: list[int], sharding: Sharding, rank: int) -> NDArray[np.int64]:
-    """The numbers of a rank's examples among those of all ranks."""
+def ids_of(places: Ints, sizes: list[int], sharding: Sharding, rank: int) -> Ints:
+    """The numbers among all examples of those at ``places`` of a rank's shard."""
     if sharding is True:
-        return np.arange(rank, sum(sizes), len(sizes))
-    return np.arange(sizes[rank]) + sum(sizes[:rank])
+        return places * len(sizes) + rank
+    return places + sum(sizes[:rank])
+
+
+def owners_of(ids: Ints, sizes: list[int], sharding: Sharding) -> tuple[Ints, Ints]:
+    """Whose examples these are, and their places in the shards of those ranks."""
+    if sharding is True:
+        place, rank = np.divmod(ids, len(sizes))
+        return rank, place
+    starts = np.cumsum([0, *sizes])
+    rank = np.searchsorted(starts, ids, side="right") - 1
+    return rank, ids - starts[rank]
 
 
 def state_of_shard(
     parts: list[dict[str, Any]], ranks: Ranks, sizes: list[int], sharding: Sharding
 ) -> dict[str, Any]:
-    """The state of one rank from those of as many ranks, or of others.
+    """The state of one rank, of shards of ``sizes``, from those of shards of other sizes.
 
-    For another number of ranks: what each example has taught, with fresh random numbers and
-    nothing drawn ahead.
+    What each example has taught, with fresh random numbers and nothing drawn ahead.
     """
-    if len(parts) == ranks.world:
-        return parts[ranks.rank]
     before = [int(part["examples"]) for part in parts]
     if sum(before) != sum(sizes):
         raise ValueError(f"{sum(before)} examples were saved, {sum(sizes)} are here")
-    mine = ids_of(sizes, sharding, ranks.rank)
-    rank_of, place = _places(before, sharding)
+    mine = ids_of(np.arange(sizes[ranks.rank]), sizes, sharding, ranks.rank)
+    at = owners_of(mine, before, sharding)
     scores = [part["score"] for part in parts]
-    score = {name: _picked(scores, name, before, rank_of[mine], place[mine]) for name in scores[0]}
-    fresh: dict[str, Any] = {"score": score, "source": None, "rng": None, "outstanding": []}
-    skipped = sum(int(part["skipped"]) for part in parts) if ranks.rank == 0 else 0
-    return {**parts[0], **fresh, "skipped": skipped}
+    score = {name: _picked([state[name] for state in scores], before, *at) for name in scores[0]}
+    state = {**parts[0], "score": score, "source": None, "rng": None, "outstanding": []}
+    state["skipped"] = 0 if ranks.rank else sum(int(part["skipped"]) for part in parts)
+    if "loader" in state:
+        late = [part["loader"]["late"] for part in parts]
+        cut = [_cut(step, before, ranks.rank, sizes, sharding) for step in _by_step(late)]
+        state["loader"] = {**state["loader"], "late": [arrived.state() for arrived in cut]}
+    return state
 
 
-def _places(sizes: list[int], sharding: Sharding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each example, whose it was and where."""
-    rank_of, place = np.empty((2, sum(sizes)), dtype=np.int64)
-    for rank, size in enumerate(sizes):
-        ids = ids_of(sizes, sharding, rank)
-        rank_of[ids], place[ids] = rank, np.arange(size)
-    return rank_of, place
-
-
-def _picked(
-    states: list[dict[str, Any]],
-    name: str,
-    sizes: list[int],
-    rank_of: NDArray[np.int64],
-    place: NDArray[np.int64],
-) -> Any:
+def _picked(values: list[Any], sizes: list[int], rank_of: Ints, place: Ints) -> Any:
     """Of what there is one of per example, that of some examples; of anything else, the first."""
-    values = [state[name] for state in states]
     first = values[0]
     if not isinstance(first, Tensor) or any(
         value.ndim == 0 or len(value) != size for value, size in zip(values, sizes, strict=True)
@@ -77,3 +76,37 @@ def _picked(
         here = np.flatnonzero(rank_of == rank)
         picked[torch.from_numpy(here)] = value[torch.from_numpy(place[here])]
     return picked
+
+
+def _by_step(late: list[list[Any]]) -> Iterator[list[Arrived]]:
+    """Losses that were weighed and not learned yet, those of all ranks together."""
+    for step in zip(*late, strict=True):
+        yield [Arrived.from_state(*each) for each in step]
+
+
+def _cut(
+    step: list[Arrived], before: list[int], mine: int, sizes: list[int], sharding: Sharding
+) -> Arrived:
+    """Of the losses of one step, those of the examples that are now this rank's, maybe none."""
+    rows: list[list[Tensor]] = []
+    for rank, (draw, losses, _) in enumerate(step):
+        ids = ids_of(draw.indices.numpy(), before, sharding, rank)
+        owner, place = owners_of(ids, sizes, sharding)
+        here = torch.from_numpy(np.flatnonzero(owner == mine))
+        # M p stays what it was, though M, the number of candidates, is now another one.
+        p = draw.probabilities * (draw.pool / sizes[mine])
+        rest = (torch.from_numpy(place), draw.weights, p, draw.scores.double(), losses)
+        rows.append([part[here] for part in rest])
+    indices, weights, p, scores, losses = (torch.cat(part) for part in zip(*rows, strict=True))
+    draw = Draw(step[0].number, indices, weights, p, scores, sizes[mine])
+    return Arrived(draw, losses, _means(step))
+
+
+def _means(step: list[Arrived]) -> Means | None:
+    """Those that all ranks have in common; one process alone has left them to be computed."""
+    draw, losses, means = step[0]
+    good = ~bad_losses(losses)
+    if means is not None or len(step) > 1 or not bool(good.any()):
+        return means
+    mean = draw.map(lambda x: x[good]).unbiased_mean(losses[good])
+    return Means(mean, mean)

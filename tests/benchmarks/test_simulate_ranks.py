@@ -13,8 +13,8 @@ from salience import Draw
 
 
 def test_bytes_and_seconds_of_a_gather():
-    assert simulate.message(8192, 64) == 8 + 4 * 128
-    assert simulate.message(10, 4) == 8 + 4 * 3
+    assert simulate.message(8192, 64) == 12 + 4 * 128
+    assert simulate.message(10, 4) == 12 + 4 * 3
     assert simulate.ring(4, 100, 1.0, 50.0) == 3 * (1 + 2)
     assert simulate.doubling(4, 100, 1.0, 50.0) == 2 + 6
     assert simulate.doubling(5, 100, 1.0, 50.0) == 3 + 8

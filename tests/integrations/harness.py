@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
-from salience import Draw, ImportanceLoader, feedback
+from salience import Draw, ImportanceLoader, ImportanceSampler, feedback
 from salience.feedback import Feedback
 
 # Six batches an epoch: the last one is short, and an accumulation over 4 leaves a remainder of 2.
@@ -124,15 +124,16 @@ def plain_loop(
     epochs: int = EPOCHS,
     ahead: int = 1,
     accumulate: int = 1,
-    scale: Callable[[Sequence[Any]], float] = lambda _: 1.0,
+    scale: Callable[[Sequence[Any], Tensor], float] = lambda *_: 1.0,
     scheduler: Any = None,
     by_hand: bool | None = None,
 ) -> None:
     """Fetch ``ahead`` batches, then train on each; a step after ``accumulate``, and at the end.
 
-    ``scale`` gets the batches of one update: by what a batch's mean is multiplied. ``by_hand``:
-    only the loader's sampler is used, wherever its scores are known by index, so that a mistake in
-    how the loader matches batches, weights and losses is not in both of two runs compared.
+    ``scale`` gets the batches of one update and one of them: by what its mean is multiplied.
+    ``by_hand``: only the loader's sampler is used, wherever its scores are known by index, so that
+    a mistake in how the loader matches batches, weights and losses is not in both of two runs
+    compared.
     """
     known = loader._sampler.by_index
     source = _by_hand if (known if by_hand is None else by_hand) else _by_loader
@@ -141,7 +142,7 @@ def plain_loop(
         while fetched := list(islice(batches, ahead)):
             for x, y, mean in fetched:
                 loss = mean(F.cross_entropy(model(x), y, reduction="none"))
-                (loss * scale(fetched)).backward()
+                (loss * scale(fetched, x)).backward()
                 done += 1
                 if done % accumulate == 0 or done == len(loader):
                     optimizer.step()
@@ -177,7 +178,8 @@ def _by_hand(loader: ImportanceLoader) -> Iterator[Batch]:
         trace = getattr(feedback.weighted_mean, "trace", None)
         if trace is not None:
             trace.note(losses, draw.weights)
-        return losses.mean() if draw.uniform else torch.dot(losses, draw.weights) / len(losses)
+        weights = draw.weights.to(losses.dtype)
+        return losses.mean() if draw.uniform else torch.dot(losses, weights) / len(losses)
 
     for draw in draws(loader):
         x, y = default_collate([loader.dataset[i] for i in draw.indices.tolist()])
@@ -196,10 +198,10 @@ def draws(loader: ImportanceLoader) -> Iterator[Draw]:
         yield drawn.popleft()
 
 
-def make_loader(dataset: Any = None, **options: Any) -> ImportanceLoader:
+def make_loader(dataset: Any = None, batch_size: int = BATCH, **options: Any) -> ImportanceLoader:
     """As all suites use it: with slots, and draws that depend on every loss."""
     given = {"score": "history", "seed": 3, "slots": True, **options}
-    return ImportanceLoader(Examples() if dataset is None else dataset, BATCH, **given)
+    return ImportanceLoader(Examples() if dataset is None else dataset, batch_size, **given)
 
 
 class Replay:
@@ -245,17 +247,14 @@ def shifted_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def losses_of_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch is learned with the losses of the batch before it."""
-    original, before = Feedback.__init__, dict[int, Tensor]()
+    original, before = ImportanceSampler.take, dict[int, Tensor]()
 
-    def mutant(self: Feedback, learn: Callable[..., None], *args: Any, **options: Any) -> None:
-        def learn_late(draw: Draw, losses: Tensor) -> None:
-            last = before.get(id(self), losses)
-            before[id(self)] = losses.clone()
-            learn(draw, last if len(last) == len(losses) else losses)
+    def mutant(self: ImportanceSampler, draw: Draw, losses: Tensor, *means: Any) -> None:
+        last = before.get(id(self), losses)
+        before[id(self)] = losses.clone()
+        original(self, draw, last if len(last) == len(losses) else losses, *means)
 
-        original(self, learn_late, *args, **options)
-
-    monkeypatch.setattr(Feedback, "__init__", mutant)
+    monkeypatch.setattr(ImportanceSampler, "take", mutant)
 
 
 MUTANTS = [weights_of_one, shifted_draws, losses_of_another_batch]

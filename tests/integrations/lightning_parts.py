@@ -7,6 +7,7 @@ import lightning as L
 import torch
 import torch.nn.functional as F
 from harness import BATCH, EPOCHS, Examples, Watched, sgd
+from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -99,3 +100,22 @@ def fit(
 
 def validation() -> DataLoader[Any]:
     return DataLoader(Examples(), batch_size=BATCH)
+
+
+class Kept(Logger):
+    """Keeps what it is given."""
+
+    name = version = "kept"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append((step, dict(metrics)))
+
+    def log_hyperparams(self, *_: Any) -> None:
+        pass
+
+    def steps(self, name: str) -> list[int | None]:
+        return [step for step, row in self.rows if name in row]

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from accelerate.data_loader import prepare_data_loader
+from accelerate.parallelism_config import ParallelismConfig
 from accelerate_parts import fresh_state, made, train  # noqa: F401
 from harness import (
     BATCH,
@@ -57,7 +58,7 @@ def by_hand(patch: Patch, accumulate: int = 1, **options: Any) -> Trace:
         model,
         sgd(model),
         accumulate=accumulate,
-        scale=lambda _: 1 / accumulate,
+        scale=lambda *_: 1 / accumulate,
     )
     return trace.finish(model)
 
@@ -280,10 +281,15 @@ def test_preparing_twice_is_refused() -> None:
     assert len(accelerator._custom_objects) == 1
 
 
-def test_many_processes_are_refused(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(Accelerator, "num_processes", property(lambda _: 2))
-    with pytest.raises(UsageError, match=r"2 processes .*--num_processes=1"):
-        prepare(Accelerator(), make_loader())
+@pytest.mark.parametrize("name", ["tp_size", "cp_size", "sp_size"])
+def test_ranks_that_share_examples_are_refused(name: str, monkeypatch: Patch) -> None:
+    accelerator, sizes = Accelerator(), {"tp_size": 1, "cp_size": 1, "sp_size": 1, name: 2}
+    config = property(lambda _: ParallelismConfig(**sizes))
+    monkeypatch.setattr(Accelerator, "parallelism_config", config)
+    with pytest.raises(UsageError, match=f"{name}=2 gives several ranks the same examples"):
+        prepare(accelerator, make_loader())
+    sizes[name] = 1
+    prepare(accelerator, make_loader())
 
 
 @pytest.mark.parametrize("of_stream", [False, True])

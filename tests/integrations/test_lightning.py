@@ -50,7 +50,7 @@ def by_hand(patch: Patch, accumulate: int = 1, **options: Any) -> Trace:
         model,
         sgd(model),
         accumulate=accumulate,
-        scale=lambda _: 1 / accumulate,
+        scale=lambda *_: 1 / accumulate,
     )
     return trace.finish(model)
 

@@ -7,33 +7,13 @@ import pytest
 import torch
 from harness import EPOCHS, STEPS, make_loader
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers.logger import Logger
-from lightning_parts import IGNORED, Classifier, fit
+from lightning_parts import IGNORED, Classifier, Kept, fit
 from torch.utils.data import DataLoader
 
 from salience import ArgumentError, UsageError
 from salience.integrations.lightning import LogImportance
 
 pytestmark = [pytest.mark.filterwarnings(each) for each in IGNORED]
-
-
-class Kept(Logger):
-    """Keeps what it is given."""
-
-    name = version = "kept"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[tuple[int | None, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.rows.append((step, dict(metrics)))
-
-    def log_hyperparams(self, *_: Any) -> None:
-        pass
-
-    def steps(self, name: str) -> list[int | None]:
-        return [step for step, row in self.rows if name in row]
 
 
 class Logging(Classifier):

@@ -169,7 +169,7 @@ def test_accumulation_with_a_step_at_the_end_of_each_epoch(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace, model, loader = watch(monkeypatch), Watched(), make_loader(num_workers=workers)
-    plain_loop(loader, model, sgd(model), accumulate=4, scale=lambda _: 1 / 4)
+    plain_loop(loader, model, sgd(model), accumulate=4, scale=lambda *_: 1 / 4)
     expected = trace.finish(model)
     matters(expected)
     net = make(of_the_page(), iterator_train__num_workers=workers)

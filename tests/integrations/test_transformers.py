@@ -3,7 +3,6 @@
 import copy
 import pickle
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from harness import (
     Watched,
     assert_caught,
     assert_same,
-    draws,
     make_loader,
     matters,
     plain_loop,
@@ -37,13 +35,12 @@ from transformers_parts import (
     gpt2_classifier,
     llama,
     losses,
-    pad,
     stock,
+    texts_by_hand,
     trained,
     trainer,
 )
 
-from salience import Draw, ImportanceLoader
 from salience.errors import ArgumentError
 
 
@@ -57,7 +54,7 @@ def by_hand(
         sgd(model),
         ahead=accumulate,
         accumulate=accumulate,
-        scale=lambda batches: 1 / len(batches),
+        scale=lambda batches, _: 1 / len(batches),
     )
     return trace.finish(model)
 
@@ -117,51 +114,6 @@ def test_mutants_are_caught(
 
 
 # ------------------------------------------------------------------- language models, by hand
-
-
-def texts_by_hand(
-    monkeypatch: pytest.MonkeyPatch,
-    make: Callable[[], Any],
-    normalise: str,
-    accumulate: int,
-    workers: int = 0,
-) -> Trace:
-    """Text by text and draw by draw, with the mean number of tokens of all earlier updates."""
-    trace, model, texts = watch(monkeypatch), make().train(), Texts()
-    first = int(make is llama)  # which label is the first that Trainer counts
-    loader = ImportanceLoader(texts, BATCH, score="history", seed=3, num_workers=workers)
-    optimizer, tokens, examples = sgd(model), 0.0, 0.0
-
-    def loss(draw: Draw) -> Tensor:
-        batch = pad([texts[i] for i in draw.indices.tolist()])
-        logits = model(batch["input_ids"], batch["attention_mask"]).logits
-        rows = zip(logits[:, :-1], batch["labels"][:, 1:], strict=True)
-        each = [F.cross_entropy(*row, ignore_index=-100, reduction="sum") for row in rows]
-        if normalise == "sequences":
-            counts = batch["labels"][:, 1:].ne(-100).sum(1).clamp(min=1)
-            each = [e / c for e, c in zip(each, counts, strict=True)]
-        losses = torch.stack(each)
-        loader._sampler.update(draw, losses)
-        trace.note(losses, draw.weights)
-        return (draw.weights * losses).sum()
-
-    for _ in range(EPOCHS):
-        batches = draws(loader)
-        while group := list(islice(batches, accumulate)):
-            now = [
-                (1 / (N * float(p)), int(texts[i]["labels"][first:].ne(-100).sum()))
-                for draw in group
-                for i, p in zip(draw.indices.tolist(), draw.probabilities, strict=True)
-            ]
-            sums = sum(v * count for v, count in now), sum(v for v, _ in now)
-            mean = tokens / examples if examples else sums[0] / sums[1]
-            tokens, examples = tokens + sums[0], examples + sums[1]
-            divisor = len(now) * (mean if normalise == "tokens" else 1)
-            for draw in group:
-                (loss(draw) / divisor).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
-    return trace.finish(model)
 
 
 def texts_by_trainer(

@@ -37,9 +37,16 @@ from transformers_parts import (
 )
 
 from salience import Draw
+from salience.distributed import Ranks, rows_of
 from salience.errors import ArgumentError, LossError, UsageError
 from salience.feedback import weighted_mean
-from salience.integrations._transformers import MeanTokens, classification_losses, token_losses
+from salience.integrations._transformers import (
+    Drawn,
+    MeanTokens,
+    _sums,
+    classification_losses,
+    token_losses,
+)
 from salience.integrations.transformers import ImportanceMixin
 
 HISTORY = {"score": "history"}
@@ -124,6 +131,10 @@ def a_draw(indices: list[int], p: Tensor, *, uniform: bool = False) -> Draw:
     return Draw(0, chosen, inverse, p[chosen], p[chosen], len(p), uniform=uniform)
 
 
+def drawn(draw: Draw) -> Drawn:
+    return Drawn(draw, len(draw), draw.uniform)
+
+
 @pytest.mark.parametrize("normalise", ["tokens", "sequences"])
 @pytest.mark.parametrize("split", [[2], [1, 1]])
 def test_at_k_1_the_expected_step_is_that_of_all_examples(
@@ -143,11 +154,13 @@ def test_at_k_1_the_expected_step_is_that_of_all_examples(
         parts = [list(pair)] if split == [2] else [[i] for i in pair]
         draws = [a_draw(part, p) for part in parts]
         made._tokens.load_state_dict([float(sum(counts)), float(n)])
-        made.loader = SimpleNamespace(last_draw=None)
+        waiting: dict[int, Draw] = {}
+        sampler = SimpleNamespace(outstanding=waiting, by_index=True, sharded=False, ranks=Ranks())
+        made.loader = SimpleNamespace(last_draw=None, _sampler=sampler)
 
         def batches() -> Iterator[Any]:
             for part, draw in zip(parts, draws, strict=True):
-                made.loader.last_draw = draw
+                made.loader.last_draw = waiting[draw.number] = draw
                 yield {**pad([texts[i] for i in part]), "salience_slot": draw.indices}
 
         total = torch.zeros((), dtype=torch.float64)
@@ -174,25 +187,44 @@ def test_the_mean_number_of_tokens_is_that_of_the_dataset() -> None:
     tokens, counts = MeanTokens(), torch.tensor([2, 3, 5, 10])
     every = [0] + [1] * 2 + [2] * 3 + [3] * 4
     for i in every:
-        tokens.items([a_draw([i], p)], [counts[[i]]])
-    assert float(tokens.items([a_draw([3, 3], p)], [counts[[3, 3]]])) == pytest.approx(2 * 5)
+        tokens.items([drawn(a_draw([i], p))], [counts[[i]]])
+    last = drawn(a_draw([3, 3], p))
+    assert float(tokens.items([last], [counts[[3, 3]]])) == pytest.approx(2 * 5)
 
 
 def test_uniform_draws_count_their_own_tokens() -> None:
     p = torch.full((4,), 0.25, dtype=torch.float64)
     tokens, counts = MeanTokens(), torch.tensor([2, 3, 5, 10])
     for pair in ([0, 1], [2, 3], [1, 3]):
-        draw = a_draw(pair, p, uniform=True)
+        draw = drawn(a_draw(pair, p, uniform=True))
         assert float(tokens.items([draw], [counts[pair]])) == counts[pair].sum()
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_the_tokens_of_all_processes_are_those_of_one(uniform: bool) -> None:
+    """Five texts on two processes: one of them has a text twice, which counts for nothing."""
+    p = torch.arange(1, 8, dtype=torch.float64) / 28
+    whole = a_draw([6, 2, 3, 0, 5], p, uniform=uniform)
+    counts = torch.tensor([2, 3, 5, 10, 4, 9, 7])
+    parts = [Drawn(rows_of(whole, Ranks(rank, 2)), 5, uniform) for rank in range(2)]
+    assert [len(part.draw) for part in parts] == [3, 3]
+    own = [counts[part.draw.indices] for part in parts]
+    total = sum(_sums(part, each) for part, each in zip(parts, own, strict=True))
+    one, two = MeanTokens(), MeanTokens()
+    for _ in range(2):
+        expected = one.items([drawn(whole)], [counts[whole.indices]])
+        found = two.items([parts[1]], [own[1]], lambda _: total)
+        assert float(found) == pytest.approx(float(expected), rel=1e-12)
+    assert two.state_dict() == pytest.approx(one.state_dict(), rel=1e-12)
 
 
 def test_the_mean_number_of_tokens_is_saved() -> None:
     p = torch.full((4,), 0.25, dtype=torch.float64)
     tokens, again = MeanTokens(), MeanTokens()
     again.load_state_dict(tokens.state_dict())
-    tokens.items([a_draw([0, 1], p)], [torch.tensor([2, 3])])
+    tokens.items([drawn(a_draw([0, 1], p))], [torch.tensor([2, 3])])
     again.load_state_dict(tokens.state_dict())
-    last = a_draw([3, 3], p), torch.tensor([10, 10])
+    last = drawn(a_draw([3, 3], p)), torch.tensor([10, 10])
     assert float(again.items([last[0]], [last[1]])) == 5.0
     assert float(again.items([last[0]], [last[1]])) == 12.5
 
@@ -370,15 +402,25 @@ def test_another_order_is_refused(tmp_path: Path) -> None:
         trainer(Classifier(), tmp_path, train_sampling_strategy="group_by_length")
 
 
-def test_several_processes_or_devices_are_refused(
+def test_several_devices_of_one_process_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kind = type(trainer(Classifier(), tmp_path).args)
-    for name in ("world_size", "n_gpu"):
-        with monkeypatch.context() as patched:
-            patched.setattr(kind, name, property(lambda _: 2))
-            with pytest.raises(ArgumentError, match="one process on one device; got 2"):
-                trainer(Classifier(), tmp_path)
+    monkeypatch.setattr(kind, "n_gpu", property(lambda _: 2))
+    with pytest.raises(ArgumentError, match=r"2 devices .*torchrun"):
+        trainer(Classifier(), tmp_path)
+
+
+def test_tokens_of_each_process_alone_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kind = type(trainer(Classifier(), tmp_path).args)
+    monkeypatch.setattr(kind, "world_size", property(lambda _: 2))
+    alone = {"average_tokens_across_devices": False}
+    with pytest.raises(ArgumentError, match="leave it at True"):
+        trainer(gpt2(), tmp_path, Texts(), **alone)
+    trainer(gpt2(), tmp_path, Texts(), normalise="sequences", **alone)
+    trainer(gpt2(), tmp_path, Texts())
 
 
 def test_a_stream_is_refused(tmp_path: Path) -> None:

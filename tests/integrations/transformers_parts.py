@@ -1,13 +1,15 @@
 """Small models, data and Trainers for the suite of transformers."""
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
-from harness import BATCH, EPOCHS, Examples, N, Replay, Trace, Watched, sgd
+from harness import BATCH, EPOCHS, Examples, N, Replay, Trace, Watched, draws, sgd, watch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
@@ -20,6 +22,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from salience import Draw, ImportanceLoader
 from salience.integrations.transformers import ImportanceTrainer
 
 WORDS, PAD = 32, 0  # token numbers; the first token of each text is the example's number + 1
@@ -276,3 +279,62 @@ def losses(made: Any) -> list[float]:
 def trained(made: Any, trace: Trace) -> Trace:
     made.train()
     return trace.finish(made.model)
+
+
+# --------------------------------------------------------------------- a plain loop over texts
+
+
+def texts_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], Any],
+    normalise: str,
+    accumulate: int,
+    workers: int = 0,
+    *,
+    score: str = "history",
+    n: int = N,
+    batch_size: int = BATCH,
+) -> Trace:
+    """Text by text and draw by draw, with the mean number of tokens of all earlier updates."""
+    trace, model, texts = watch(monkeypatch), make().train(), Texts(n)
+    first = int(isinstance(model, Llama))  # which label is the first that Trainer counts
+    loader = ImportanceLoader(texts, batch_size, score=score, seed=3, num_workers=workers)
+    optimizer, tokens, examples = sgd(model), 0.0, 0.0
+
+    def count(i: int) -> int:
+        return int(texts[i]["labels"][first:].ne(-100).sum())
+
+    def loss(draw: Draw) -> Tensor:
+        batch = pad([texts[i] for i in draw.indices.tolist()])
+        logits = model(batch["input_ids"], batch["attention_mask"]).logits
+        rows = zip(logits[:, :-1], batch["labels"][:, 1:], strict=True)
+        each = [F.cross_entropy(*row, ignore_index=-100, reduction="sum") for row in rows]
+        if normalise == "sequences":
+            counts = batch["labels"][:, 1:].ne(-100).sum(1).clamp(min=1)
+            each = [e / c for e, c in zip(each, counts, strict=True)]
+        losses = torch.stack(each)
+        loader._sampler.update(draw, losses)
+        trace.note(losses, draw.weights)
+        return (draw.weights * losses).sum()
+
+    for _ in range(EPOCHS):
+        batches = draws(loader)
+        while group := list(islice(batches, accumulate)):
+            now = [
+                (1 / (n * float(p)), count(i))
+                for draw in group
+                for i, p in zip(draw.indices.tolist(), draw.probabilities, strict=True)
+            ]
+            sums = sum(v * c for v, c in now), sum(v for v, _ in now)
+            mean = tokens / examples if examples else sums[0] / sums[1]
+            tokens, examples = tokens + sums[0], examples + sums[1]
+            items = [  # draws that are uniform count as they are
+                sum(count(i) for i in draw.indices.tolist()) if draw.uniform else len(draw) * mean
+                for draw in group
+            ]
+            divisor = sum(items) if normalise == "tokens" else len(now)
+            for draw in group:
+                (loss(draw) / divisor).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+    return trace.finish(model)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from salience.batches.rows import Rows
+
 __all__ = ["Fetched", "Requests", "Seeded"]
 
 
@@ -76,6 +78,12 @@ class Fetched:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    def renew(self, dataset: Any) -> None:
+        """``dataset``, which is the one that was given, has grown."""
+        if isinstance(self.dataset, Rows):
+            self.dataset.tensors = dataset.tensors
+        self._loader._iterator = None  # persistent workers hold the dataset as it was
 
     def __getstate__(self) -> dict[str, Any]:
         """Persistent workers belong to this process: a copy starts workers of its own."""

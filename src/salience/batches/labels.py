@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from salience.errors import ArgumentError
 
-__all__ = ["Labels", "as_labels", "find_labels", "narrow"]
+__all__ = ["Labels", "as_labels", "class_values", "find_labels", "narrow"]
 
 INTEGERS = (
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -64,6 +64,18 @@ def as_labels(labels: Any, n: int) -> Labels:
             "pass the classes of this very dataset, in its order"
         )
     return _numbered(values)
+
+
+def class_values(labels: Any) -> Tensor:
+    """The distinct classes, in the order of the numbers that ``as_labels`` gives them.
+
+    >>> class_values([30, 10, 30])
+    tensor([10, 30])
+    """
+    values = _tensor(labels)
+    assert values is not None
+    distinct: Tensor = torch.unique(_whole(_one_column(values)))
+    return distinct
 
 
 def narrow(classes: Tensor) -> Tensor:

@@ -51,14 +51,14 @@ class Rows(Dataset[Any]):
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = tensors
+        self.tensors = tensors
 
     def __len__(self) -> int:
-        return len(self._tensors[0])
+        return len(self.tensors[0])
 
     def __getitems__(self, indices: Sequence[int]) -> Stacked:
         chosen = torch.as_tensor(indices, device="cpu")
-        return Stacked(*(tensor[chosen.to(tensor.device)] for tensor in self._tensors))
+        return Stacked(*(tensor[chosen.to(tensor.device)] for tensor in self.tensors))
 
 
 def one_example(dataset: Any, collate_fn: Callable[[Any], Any]) -> Any:

@@ -1,9 +1,9 @@
 """What the Trainer needs besides its hooks: losses per example, counts of tokens, and checks."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -22,14 +22,17 @@ from salience.loader import ImportanceLoader
 __all__ = [
     "FILE",
     "IGNORED",
+    "Drawn",
     "MeanTokens",
     "checked",
     "classification_losses",
     "labels_of",
+    "last_drawn",
     "normalisation",
     "number",
     "read_state",
     "refuse_arguments",
+    "refuse_tokens_of_one_device",
     "skipped_batches",
     "task_of",
     "token_losses",
@@ -98,6 +101,26 @@ def token_losses(logits: Tensor, labels: Tensor, smoothing: float, *, mean: bool
 # -------------------------------------------------------------------------------------- tokens
 
 
+class Drawn(NamedTuple):
+    """A batch of this process, and what it is a part of."""
+
+    draw: Draw  # the rows of this process
+    examples: Any  # how many were drawn, by all processes together
+    uniform: bool
+
+
+def last_drawn(loader: ImportanceLoader) -> Drawn:
+    """For the batch last yielded, which is not weighed yet."""
+    draw, sampler = loader.last_draw, loader._sampler
+    whole = sampler.outstanding[draw.number]
+    # Pools and shards are each process' own, and so is a draw from them.
+    parts = sampler.ranks.world if sampler.sharded or not sampler.by_index else 1
+    return Drawn(draw, parts * number(whole), whole.uniform)
+
+
+Sums = tuple[Any, Any]
+
+
 @final
 class MeanTokens:
     """The mean number of tokens per example of the dataset, estimated from what was drawn.
@@ -106,26 +129,30 @@ class MeanTokens:
     """
 
     def __init__(self) -> None:
-        self._sums: tuple[Any, Any] | None = None  # of v_i T_i and of v_i
+        self._sums: Sums | None = None  # of v_i T_i and of v_i
 
-    def items(self, draws: list[Draw], counts: list[Tensor]) -> Tensor:
+    def items(
+        self,
+        drawn: list[Drawn],
+        counts: list[Tensor],
+        over_processes: Callable[[Tensor], Tensor] = lambda sums: sums,
+    ) -> Tensor:
         """The tokens that the losses of one update are divided by, from the counts per example.
 
         Uniform draws count as they are, like in Trainer. Draws by importance prefer long
         sequences: divided by the tokens that were drawn, the expected step would be too small. So
         a batch of B counts as B x T tokens, whatever was drawn; T is known from earlier updates.
         """
-        before = self._sums or _sums(draws, counts)
-        mean = before[0] / before[1]
-        each = [
-            c.sum() if d.uniform else number(d) * mean for d, c in zip(draws, counts, strict=True)
-        ]
+        sums = [_sums(each, count) for each, count in zip(drawn, counts, strict=True)]
+        as_they_are, tokens, examples = over_processes(torch.stack(sums).sum(0))
+        before = self._sums or (tokens, examples)
+        by_importance = sum(each.examples for each in drawn if not each.uniform)
         if self._sums is None:
             self._sums = before
         else:
-            now = _sums(draws, counts)
-            self._sums = (before[0] + now[0], before[1] + now[1])
-        return torch.as_tensor(sum(each), dtype=torch.float64).clamp(min=1)
+            self._sums = (before[0] + tokens, before[1] + examples)
+        total: Tensor = as_they_are + by_importance * (before[0] / before[1])
+        return total.clamp(min=1)
 
     def state_dict(self) -> list[float]:
         return [float(each) for each in self._sums or ()]
@@ -135,17 +162,15 @@ class MeanTokens:
         self._sums = (tokens, examples) if state else None
 
 
-def _sums(draws: list[Draw], counts: list[Tensor]) -> tuple[Any, Any]:
-    """sum_i v_i T_i and sum_i v_i, where the draws are."""
-    tokens: Any = 0.0
-    examples: Any = 0.0
-    for draw, count in zip(draws, counts, strict=True):
-        inverse = 1 / (draw.pool * draw.probabilities)
-        if draw.counts is not None:
-            inverse = inverse * draw.counts
-        tokens = tokens + (inverse * count.to(inverse.device)).sum()
-        examples = examples + inverse.sum()
-    return tokens, examples
+def _sums(drawn: Drawn, counts: Tensor) -> Tensor:
+    """Tokens if drawn uniformly, sum_i v_i T_i and sum_i v_i, where the draw is."""
+    draw = drawn.draw
+    inverse = (draw.weights != 0) / (draw.pool * draw.probabilities)  # padding weighs nothing
+    if draw.counts is not None:
+        inverse = inverse * draw.counts
+    counts = counts.to(inverse)
+    uniform = (counts * (draw.weights != 0)).sum() if drawn.uniform else torch.zeros_like(counts[0])
+    return torch.stack([uniform, (inverse * counts).sum(), inverse.sum()])
 
 
 def number(draw: Draw) -> Any:
@@ -182,11 +207,18 @@ def refuse_arguments(args: Any, compute_loss_func: Any) -> None:
 
 
 def _refuse_many_devices(args: Any) -> None:
-    """Until draws are shared between ranks."""
-    if (world := args.world_size * max(1, args.n_gpu)) > 1:
+    if args.n_gpu > 1:
         raise ArgumentError(
-            f"ImportanceTrainer trains in one process on one device; got {world}: start it without "
-            f"torchrun, with one visible device"
+            f"one process with {args.n_gpu} devices would split each batch among them "
+            f"(DataParallel): start one process per device with torchrun, or show it one device"
+        )
+
+
+def refuse_tokens_of_one_device(args: Any) -> None:
+    if args.world_size > 1 and not args.average_tokens_across_devices:
+        raise ArgumentError(
+            "average_tokens_across_devices=False divides by the tokens of each process alone, and "
+            "the step of all processes would not be that of one batch: leave it at True"
         )
 
 

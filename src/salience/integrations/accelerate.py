@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from salience.errors import ArgumentError, StateError, UsageError
-from salience.integrations._shared import check_fingerprint, extra, fingerprint
+from salience.integrations._shared import check_fingerprint, extra
 from salience.loader import ImportanceLoader
 
 with extra("accelerate"):
@@ -31,6 +31,8 @@ with extra("accelerate"):
     from accelerate.data_loader import DataLoaderStateMixin
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device
+
+    from salience.integrations._accelerate import fingerprint_of, refuse_shared_batches
 
 __all__ = ["PreparedLoader", "prepare"]
 
@@ -43,10 +45,11 @@ def prepare(accelerator: Accelerator, loader: ImportanceLoader) -> "PreparedLoad
 
     Batches come on the accelerator's device. ``accumulate`` makes an update at the end of each
     epoch. ``save_state`` and ``load_state`` include the sampler. Everything else is the loader's
-    own: ``mean``, ``metrics``, ``epoch``, ...
+    own: ``mean``, ``metrics``, ``epoch``, ... With several processes, each trains on its rows of
+    one batch, and the main process writes the sampler for all of them.
     """
     _refuse_others(loader)
-    _refuse_ranks(accelerator)
+    refuse_shared_batches(accelerator)
     if any(isinstance(each, _Saved) and each.loader is loader for each in _registered(accelerator)):
         raise UsageError("this loader was prepared before: go on with what prepare() returned then")
     if loader._steps is None and not loader._slots:
@@ -72,11 +75,12 @@ class PreparedLoader(DataLoaderStateMixin):
 
     def __iter__(self) -> Iterator[Any]:
         self.reset()
-        self.remainder = 0  # nothing is added to fill the last batch
+        self.remainder = 0  # a short batch of all ranks is not filled up
         self.gradient_state._add_dataloader(self)
         try:
             for batch, last in self._with_end():
                 self.end_of_dataloader = last
+                self.remainder = self._without_padding() if last else 0
                 yield batch
         finally:  # also when the loop is left early
             self.end()
@@ -93,6 +97,11 @@ class PreparedLoader(DataLoaderStateMixin):
         while batch is not nothing:
             now, batch = self._moved(batch), next(batches, nothing)
             yield now, batch is nothing
+
+    def _without_padding(self) -> int:
+        """How many of the rows of all ranks count, for ``gather_for_metrics``; 0: all of them."""
+        draw, world = self.loader._last(), self.loader._sampler.ranks.world
+        return 0 if draw.scale == 1 else round(len(draw) * world / draw.scale)
 
     def _moved(self, batch: Any) -> Any:
         if self._device is None:
@@ -122,7 +131,9 @@ class _Saved:
     """The sampler in a checkpoint, together with what identifies the models it was saved with.
 
     ``save_state`` writes one file after the other, the models first and this one last. So the old
-    file is removed before anything is written: a checkpoint with this file is complete.
+    file is removed before anything is written: a checkpoint with this file is complete. All
+    processes come here, and those that write files of their own (random states, parts of the
+    model) have done so before this one is written.
     """
 
     def __init__(self, accelerator: Accelerator, loader: ImportanceLoader) -> None:
@@ -135,7 +146,9 @@ class _Saved:
         self._accelerator.register_load_state_pre_hook(self._before_loading)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"loader": self.loader.state_dict(), "models": fingerprint(self._parameters())}
+        state = {"loader": self.loader.state_dict(), "models": self._fingerprint()}
+        self._accelerator.wait_for_everyone()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if "models" not in state:
@@ -143,19 +156,22 @@ class _Saved:
                 "this checkpoint holds another object in the place of the sampler: register "
                 "objects in the same order as when it was saved"
             )
-        check_fingerprint(state["models"], self._parameters(), "this checkpoint")
+        check_fingerprint(state["models"], self._fingerprint(), "this checkpoint")
         self.loader.load_state_dict(state["loader"])
 
-    def _parameters(self) -> Iterator[Tensor]:
-        return (p for model in self._accelerator._models for p in model.parameters())
+    def _fingerprint(self) -> Tensor:
+        return fingerprint_of(self._accelerator, self._accelerator._models)
 
     def _file(self, directory: str) -> Path:
         number = [each is self for each in _registered(self._accelerator)].index(True)
         return Path(directory) / f"custom_checkpoint_{number}.pkl"
 
     def _before_saving(self, _models: Any, _weights: Any, directory: str) -> None:
-        if self._accelerator.is_main_process:
+        accelerator = self._accelerator
+        on_each_node = accelerator.project_configuration.save_on_each_node
+        if accelerator.is_local_main_process if on_each_node else accelerator.is_main_process:
             self._file(directory).unlink(missing_ok=True)
+        accelerator.wait_for_everyone()
 
     def _before_loading(self, _models: Any, directory: str) -> None:
         if not zipfile.is_zipfile(file := self._file(directory)):
@@ -171,15 +187,6 @@ def _registered(accelerator: Accelerator) -> list[Any]:
 
 
 # --------------------------------------------------------------------------------------- refusals
-
-
-def _refuse_ranks(accelerator: Accelerator) -> None:
-    """The one place that knows that many ranks are not supported yet."""
-    if accelerator.num_processes > 1:
-        raise UsageError(
-            f"{accelerator.num_processes} processes would each draw by themselves: many ranks are "
-            f"not supported yet; launch with --num_processes=1"
-        )
 
 
 def _refuse_others(loader: Any) -> None:

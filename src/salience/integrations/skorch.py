@@ -155,7 +155,9 @@ class _Importance:
                 "the sampler that was loaded belongs to examples with other targets than those of "
                 "this fit: fit on the same data, or load the parameters without f_importance"
             )
-        check_fingerprint(state["fingerprint"], self._parameters(), "the file of f_importance")
+        check_fingerprint(
+            state["fingerprint"], fingerprint(self._parameters()), "the file of f_importance"
+        )
         loader.load_state_dict(state["loader"])
 
     def _options(self, dataset: Any) -> dict[str, Any]:

@@ -20,25 +20,27 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from salience import ImportanceLoader
 from salience.batches.slots import KEY
-from salience.draw import Draw
 from salience.errors import StateError, UsageError
-from salience.integrations._shared import check_fingerprint, extra, fingerprint
+from salience.integrations._shared import check_fingerprint, extra
 from salience.scores import NEED_MODEL
 
 with extra("transformers"):
     from transformers import Trainer
 
+    from salience.integrations._accelerate import fingerprint_of, refuse_shared_batches
     from salience.integrations._transformers import (
         FILE,
         IGNORED,
+        Drawn,
         MeanTokens,
         checked,
         classification_losses,
         labels_of,
+        last_drawn,
         normalisation,
-        number,
         read_state,
         refuse_arguments,
+        refuse_tokens_of_one_device,
         skipped_batches,
         task_of,
         token_losses,
@@ -85,9 +87,12 @@ class ImportanceMixin(Base):
         self._importance = checked(importance or {})
         super().__init__(*args, **kwargs)
         refuse_arguments(self.args, self.compute_loss_func)
+        refuse_shared_batches(self.accelerator)
         own = type(self).per_example_loss is not ImportanceMixin.per_example_loss
         self._task = "own" if own else task_of(self.model)
         self.normalise = normalisation(normalise, self._task)
+        if self.normalise == "tokens":
+            refuse_tokens_of_one_device(self.args)
         self._tokens = MeanTokens()
 
     # ------------------------------------------------------------------------------------- losses
@@ -185,27 +190,35 @@ class ImportanceMixin(Base):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
         """The batches of one update; each is told by what to divide the sum of its losses."""
-        loader, draws = self.loader, list[Draw]()
+        loader, drawn = self.loader, list[Drawn]()
         assert loader is not None
 
         def noted() -> Iterator[Any]:
             for batch in epoch_iterator:
-                draws.append(loader.last_draw)
+                drawn.append(last_drawn(loader))
                 yield batch
 
         batches, _ = super().get_batch_samples(noted(), num_batches, device)
-        total = self._items(batches, draws)
-        for batch, draw in zip(batches, draws, strict=True):
+        total = self._items(batches, drawn)
+        for batch, (draw, *_) in zip(batches, drawn, strict=True):
             # The weights of merged draws are for a mean over rows, see Draw.inverse.
             merged = 1.0 if draw.counts is None else len(draw) / draw.counts.sum()
-            batch[DIVISOR] = torch.as_tensor(total * merged)
+            # Gradients are averaged over the processes, and the items are those of all of them.
+            batch[DIVISOR] = torch.as_tensor(total * merged / loader._sampler.ranks.world)
         return batches, total
 
-    def _items(self, batches: list[Any], draws: list[Draw]) -> Any:
-        """Tokens or examples in all ``batches`` of an update."""
+    def _items(self, batches: list[Any], drawn: list[Drawn]) -> Any:
+        """Tokens or examples in all ``batches`` of an update, of all processes together."""
         if self.normalise == "sequences":
-            return sum(number(draw) for draw in draws)
-        return self._tokens.items(draws, [self._count_tokens(batch) for batch in batches])
+            return sum(each.examples for each in drawn)
+        counts = [self._count_tokens(batch) for batch in batches]
+        return self._tokens.items(drawn, counts, self._sum_over_processes)
+
+    def _sum_over_processes(self, values: Tensor) -> Tensor:
+        if self.args.world_size == 1:
+            return values
+        total: Tensor = self.accelerator.reduce(values.to(self.args.device), "sum")
+        return total
 
     def _count_tokens(self, batch: Any) -> Tensor:
         """Per example, as Trainer counts them."""
@@ -217,18 +230,23 @@ class ImportanceMixin(Base):
     # -------------------------------------------------------------------------------- checkpoints
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Trainer's last step before it writes trainer_state.json: without us, no checkpoint."""
+        """Trainer's last step before it writes trainer_state.json: without us, no checkpoint.
+
+        All processes come here and have the same state; those that save for the others write it.
+        """
         super()._save_rng_state(output_dir)
         assert self.loader is not None
         state = {
             "step": self.state.global_step,
-            "model": fingerprint(self.model.parameters()),
+            "model": self._fingerprint(),
             "sampler": self.loader.state_dict(),
             "tokens": self._tokens.state_dict(),
         }
-        path = Path(output_dir, FILE)
-        torch.save(state, path.with_suffix(".part"))
-        os.replace(path.with_suffix(".part"), path)
+        self.accelerator.wait_for_everyone()  # their random states are part of the checkpoint
+        if self.args.should_save:
+            path = Path(output_dir, FILE)
+            torch.save(state, path.with_suffix(".part"))
+            os.replace(path.with_suffix(".part"), path)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -239,7 +257,8 @@ class ImportanceMixin(Base):
         saved = read_state(path, self.state.global_step)
         self._check_model(saved["model"], path)
         assert self.loader is not None
-        done = int(saved["sampler"]["loader"]["done"])
+        self.loader.load_state_dict(saved["sampler"])
+        done = self.loader._done
         skipped = skipped_batches(self.args, self.state.global_step, len(self.loader))
         if done != skipped:
             raise StateError(
@@ -247,13 +266,15 @@ class ImportanceMixin(Base):
                 f"{skipped}: resume with the gradient_accumulation_steps, steps_per_epoch and "
                 f"ignore_data_skip=False that it was saved with"
             )
-        self.loader.load_state_dict(saved["sampler"])
         self._batches.placeholders = done
         self._tokens.load_state_dict(saved["tokens"])
 
+    def _fingerprint(self) -> Tensor:
+        return fingerprint_of(self.accelerator, [self.model])
+
     def _check_model(self, saved: Tensor, path: Path) -> None:
         try:
-            check_fingerprint(saved, self.model.parameters(), str(path))
+            check_fingerprint(saved, self._fingerprint(), str(path))
         except StateError as error:
             raise StateError(
                 f"{error}; if Trainer has warned of missing keys, it did not restore the model: "

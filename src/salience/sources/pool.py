@@ -48,13 +48,16 @@ class Choice(NamedTuple):
 class Pool:
     """Pools of ``size`` candidates from shuffled passes, for scores known by index.
 
-    Unknown scores count as the largest score seen so far.
+    Unknown scores count as the largest score seen so far. Pools are cut into equal parts, one for
+    each of ``world`` ranks, and are no larger than the dataset.
     """
 
     active = True
 
-    def __init__(self, size: int, passes: Passes, score: Score, choice: Choice) -> None:
-        self._size, self._passes = size, passes
+    def __init__(
+        self, size: int, passes: Passes, score: Score, choice: Choice, world: int = 1
+    ) -> None:
+        self._size, self._passes, self._world = size, passes, world
         self._score, self._choice = score, choice
         self._initial = 0.0
 
@@ -64,7 +67,8 @@ class Pool:
 
     def candidates(self) -> Tensor:
         """The dataset positions of the next pool."""
-        return self._passes.take(self._size)
+        size = min(self._size, self._passes.n)
+        return self._passes.take(max(size // self._world, 1) * self._world)
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
         return False

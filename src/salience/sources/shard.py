@@ -1,7 +1,7 @@
 """One rank's part of a dataset that no rank draws from as a whole."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 __all__ = ["Shard"]
 
@@ -23,6 +23,10 @@ class Shard:
     def connect(self, sizes: list[int], gather: Gather) -> None:
         """``gather(numbers)`` returns the numbers of every rank, and waits for them."""
         self.sizes, self._gather = sizes, gather
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is connected by those who copy."""
+        return {**self.__dict__, "_gather": None}
 
     @property
     def n(self) -> int:

@@ -55,7 +55,7 @@ class Shuffled:
         return Draw(number, *parts, self._passes.n)
 
     def refresh(self) -> None:
-        pass
+        self._passes.end()
 
     def update(self, indices: Tensor) -> None:
         pass

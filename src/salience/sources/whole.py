@@ -35,7 +35,8 @@ class Line(NamedTuple):
     points: Floats
     rates: tuple[float, float]  # of known and unknown scores
     floor: float  # c
-    own: float  # the mass of all examples here
+    length: float
+    own: float  # the mass of all examples here: the length, unless they have none
     total: float  # and on all ranks
     order: NDArray[np.int64] | None  # of the tree's top nodes
 
@@ -81,6 +82,7 @@ class WholeDataset:
         self._line: Line | None = None  # the draw under way; the tree does not change meanwhile
         self._changed: list[Tensor] = []  # examples whose score in the tree is out of date
         self._behind = 0  # how many they are
+        self._others_unknown = self._shard.world > 1  # whether other ranks may have unseen examples
         if self._writes:
             self._fill(self._ask)
 
@@ -139,21 +141,24 @@ class WholeDataset:
         self._apply()
         rates, floor, totals = self._masses()
         own, total = totals[self._shard.rank], sum(totals)
+        length = own
+        if own <= 0:  # one process would never draw any of these: they weigh 0
+            rates, floor, length = (0.0, 0.0), 1.0, float(self._tree.n)
         points = functional.points(n, generator=self._generator, scheme=self._scheme)
         order = self._order() if mixed and self._scheme == "systematic" else None
-        self._line = Line(points.numpy() * own, rates, floor, own, total, order)
+        self._line = Line(points.numpy() * length, rates, floor, length, own, total, order)
 
     def _find(self, n: int) -> None:
         """Queue the examples of the next ``n`` points, or of those that are left."""
         assert self._line is not None
-        points, rates, floor, own, total, order = self._line
+        points, rates, floor, length, own, total, order = self._line
         found = self._tree.find(points[:n], rates, floor, order)
         mass = self._tree.mass(found, rates, floor)
         shard = self._shard
         weights = functional.shard_weights(
             mass, self._k, n=shard.n, total=total, own=own, world=shard.world
         )
-        parts = (found, weights.astype(np.float32), mass / own, mass - floor)
+        parts = (found, weights.astype(np.float32), mass / length, mass - floor)
         self._queue.put(*(torch.from_numpy(part) for part in parts))
         self._line = self._line._replace(points=points[n:]) if len(points) > n else None
 
@@ -168,7 +173,9 @@ class WholeDataset:
         ranks = self._shard.all([known, self._unknown, self._initial])
         # With nothing known, any positive number makes all equal.
         initial = max(initial for _, _, initial in ranks) or 1.0
-        rates = (1.0, initial if any(unknown for _, unknown, _ in ranks) else 0.0)
+        anywhere = any(unknown for _, unknown, _ in ranks)
+        self._others_unknown = anywhere and self._shard.world > 1
+        rates = (1.0, initial if anywhere else 0.0)
         totals = [rates[0] * known + rates[1] * unknown for known, unknown, _ in ranks]
         floor = float(self._smoothing.constant(sum(totals) / self._shard.n))
         if sum(totals) + floor <= 0:  # every score and the smoothing are zero: all alike
@@ -188,7 +195,7 @@ class WholeDataset:
         # Somebody learns a lot without drawing. Others may be about to find points in the tree.
         if self._behind > CHUNK and not self._shared:
             self._apply()
-        if self._unknown and len(indices):
+        if (self._unknown or self._others_unknown) and len(indices):
             scores, _ = known_scores(self._score, indices)
             self._initial = max(self._initial, float(scores.max()))
 
