@@ -17,8 +17,10 @@ settings.load_profile("salience")
 
 
 @pytest.fixture(autouse=True)
-def _same_start() -> None:
+def _same_start(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    for name in ("EVERY", "ON", "OFF"):  # what a test changes is put back
+        monkeypatch.setattr(auto, name, getattr(auto, name))
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def model() -> nn.Module:
 
 @pytest.fixture
 def auto_turns_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``auto`` turns on at its third step and stays on."""
+    """``auto`` turns on at its first look and stays on; it looks at every third draw."""
     monkeypatch.setattr(auto, "EVERY", 3)
     monkeypatch.setattr(auto, "ON", 0.0)
     monkeypatch.setattr(auto, "OFF", 0.0)
