@@ -16,7 +16,7 @@ import pytest
 from elastic_run import EVERY
 
 HERE = Path(__file__).parent
-KILLS = int(os.environ.get("SALIENCE_KILLS", "10"))
+KILLS = int(os.environ.get("SALIENCE_KILLS", "6"))
 STEPS = 30 * KILLS // 2 + 30
 SEED = 20261117
 
