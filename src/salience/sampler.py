@@ -796,8 +796,9 @@ def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     """One loss per distinct index, the mean of the repeated ones; in the order of the indices."""
     at, n = indices.numpy(), len(indices)
     # Index and place in one number: sorted in a fraction of the time of an argsort.
-    packed = np.sort(at * n + np.arange(n))
-    ordered, place = np.divmod(packed, n)
+    bits = n.bit_length()
+    packed = np.sort(at << bits | np.arange(n))
+    ordered, place = packed >> bits, packed & (1 << bits) - 1
     values, repeated = losses.numpy()[place], ordered[1:] == ordered[:-1]
     if len(repeated) and repeated[repeated.argmax()]:
         starts = np.append(0, np.flatnonzero(~repeated) + 1)
