@@ -159,12 +159,22 @@ def memory(per_example: dict[str, float], n: int, machine: int = 8) -> list[Row]
             "bytes_per_example": size,
             "rank_gb": n * size / 1e9,
             "machine_gb": machine * n * size / 1e9,
-            "machine_shared_gb": n * size / 1e9,
-            "machine_sharded_gb": machine * n * size / world / 1e9,
+            "machine_shared_gb": n * (size + (machine - 1) * own_bytes(method)) / 1e9,
+            "machine_sharded_gb": sharded(method, machine * n * size / world / 1e9),
         }
         for method, size in per_example.items()
         for world in RANKS
     ]
+
+
+def own_bytes(method: str) -> float:
+    """Of each example, what every rank keeps for itself beside a copy that they share."""
+    return 4.0 if method.startswith("auto") else 0.0
+
+
+def sharded(method: str, value: float) -> float | str:
+    """``auto`` does not go with shards."""
+    return "none" if method.startswith("auto") else value
 
 
 # --------------------------------------------------------------------------------------- processor
@@ -200,7 +210,7 @@ def processor(methods: list[str], n: int, steps: int) -> list[Row]:
                         "method": method,
                         "steps": steps,
                         "replicated_ms": whole["processor_ms"],
-                        "sharded_ms": shard["processor_ms"],
+                        "sharded_ms": sharded(method, shard["processor_ms"]),
                     }
                 )
     return rows
