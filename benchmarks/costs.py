@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from salience import ImportanceLoader, ImportanceSampler
+from salience import ImportanceLoader, ImportanceSampler, recency
 from salience.batches.rows import Stacked
 from salience.compare.digits import digits, network
 from salience.compare.directory import environment
@@ -58,19 +58,25 @@ SIZES = "1e5,1e7,1e8"
 
 @contextmanager
 def forced(name: str, **more: Any) -> Iterator[None]:
-    """``auto:on`` and ``auto:off``: set the gains at which ``auto`` turns on and off."""
+    """``auto:on`` and ``auto:off``: set what ``auto`` turns on and off by."""
     state = name.partition(":")[2]
     if state not in ("on", "off"):
         yield
         return
-    threshold = 0.0 if state == "on" else math.inf
-    changed = {"ON": threshold, "OFF": threshold, **more}
-    before = {key: getattr(auto, key) for key in changed}
-    vars(auto).update(changed)
+    gain = 0.0 if state == "on" else math.inf
+    gains = {"ON": gain, "OFF": gain, "FEW": math.inf, "MANY": math.inf, "LEFT": -1.0, **more}
+    with replaced(auto, gains), replaced(recency, {"ENOUGH": 0.0, "SLOPE": math.inf}):
+        yield
+
+
+@contextmanager
+def replaced(module: Any, values: dict[str, Any]) -> Iterator[None]:
+    before = {key: getattr(module, key) for key in values}
+    vars(module).update(values)
     try:
         yield
     finally:
-        vars(auto).update(before)
+        vars(module).update(before)
 
 
 def settle(name: str, step: Callable[[], None], chooser: Any, steps: int = 3) -> None:

@@ -1,129 +1,101 @@
-"""When ``auto`` reaches uniform's final train loss, and its test error in equal time.
+"""What ``auto`` comes to against uniform sampling, task by task, in equal training time.
 
-Every case is one ``salience compare`` of both methods, interleaved: three seeds, the small
-networks, a constant and a decayed learning rate. Two cases are hard (wrong labels, a long tail),
-and one cannot pay (random labels). An interrupted benchmark resumes.
+Every case is one ``salience compare``, whose runs are interleaved: small networks, the same seeds
+and schedule for all methods. An interrupted benchmark resumes.
 
-    python benchmarks/payoff.py --data-dir data            # several hours on two cores
-    python benchmarks/payoff.py --data-dir data --cases mnist,wrong-labels
+    python benchmarks/payoff.py --data-dir data            # some hours on two cores
+    python benchmarks/payoff.py --data-dir data --cases mnist,wrong-labels-20
     python benchmarks/payoff.py --cases digits             # two minutes, no download
     python benchmarks/payoff.py --table                    # of finished cases
 """
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
-from statistics import fmean, median, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
-from salience.compare.reading import read_comparison
-from salience.compare.summary import by_seed, summarize, tested_by
-
-
-class Case(NamedTuple):
-    """A built-in task, the steps of each run, and the schedules it is run with."""
-
-    task: str
-    steps: int
-    schedules: tuple[str, ...] = ("constant", "cosine")
-
-
+SHARES = "--budgets 0.25,0.5,0.75,1"
 CASES = {
-    "digits": Case("digits", 1600),
-    "mnist": Case("mnist", 5000),
-    "cifar10": Case("cifar10-plain", 10_000),  # long enough for uniform's train loss to pass 0.2
-    "ptb": Case("ptb", 22_000),  # three epochs
-    "wrong-labels": Case("mnist-wrong-labels", 5000, ("constant",)),
-    "long-tail": Case("mnist-long-tail", 4000, ("constant",)),
-    "random-labels": Case("mnist-random-labels", 1500, ("constant",)),
+    "digits": "digits --schedule constant --steps 1600 --seeds 3",
+    "crops": f"cifar10-crops --model tiny --steps 6000 {SHARES} --seeds 5 --evaluations 8",
+    "mnist": "mnist --model tiny --schedule constant --steps 5000 --seeds 3 --evaluations 40",
+    "long-tail": "mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 3 "
+    "--evaluations 40",
+    "wrong-labels-20": "mnist-wrong-labels --model perceptron --schedule cosine --steps 9375 "
+    "--seeds 5 --evaluations 20",
+    "wrong-labels-50": "mnist-wrong-labels-50 --model perceptron --schedule cosine --steps 9375 "
+    "--seeds 3 --evaluations 12",
+    "clean-labels": "mnist --model perceptron --schedule cosine --steps 9375 --seeds 3 "
+    "--evaluations 12",
+    "random-labels": "mnist-random-labels --model tiny --schedule constant --steps 1500 --seeds 3 "
+    "--evaluations 20",
+    "finetune": "cifar10-finetune --model tiny --schedule cosine --steps 3000 --seeds 3 "
+    "--evaluations 20",
+    "plain-cosine": "cifar10-plain --model tiny --schedule cosine --steps 6000 --seeds 3 "
+    "--evaluations 20",
+    "plain-constant": "cifar10-plain --model tiny --schedule constant --steps 6000 --seeds 3 "
+    "--evaluations 20",
+    "ptb": "ptb --model tiny --schedule constant --steps 22000 --seeds 3 --evaluations 20",
 }
 OURS, BASELINE = "auto", "uniform"
-EVALUATIONS = 40
+HEAD = (
+    "case",
+    "n",
+    "uniform",
+    "`auto`",
+    "difference in equal time (95 % interval)",
+    "at the best point",
+    "worst class",
+    "steps to uniform's train loss",
+)
 
 
-def compare(case: Case, schedule: str, out: Path, options: argparse.Namespace) -> None:
-    command = [sys.executable, "-m", "salience", "compare", case.task, "--resume"]
-    command += ["--methods", f"{BASELINE},{OURS}", "--schedule", schedule, "--out", str(out)]
-    command += ["--steps", str(options.steps or case.steps), "--seeds", str(options.seeds)]
-    command += ["--jobs", str(options.jobs), "--evaluations", str(EVALUATIONS)]
-    if options.jobs == 1:
-        command += ["--threads", str(options.threads)]
-    if options.data_dir:
-        command += ["--data-dir", str(options.data_dir)]
+def compare(case: str, out: Path, options: argparse.Namespace) -> None:
+    command = [sys.executable, "-m", "salience", "compare", *shlex.split(CASES[case]), "--resume"]
+    command += ["--methods", f"{BASELINE},{OURS}", "--out", str(out)]
+    for name in ("steps", "seeds", "data_dir"):  # the last one given counts
+        if (value := getattr(options, name)) is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    command += ["--jobs", str(options.jobs)] if options.jobs > 1 else ["--threads", "1"]
     subprocess.run(command, check=True)
 
 
-def at_equal_time(run: list[Any], seconds: float) -> Any:
-    """The last evaluation of a run within ``seconds`` of training."""
-    return [row for row in run if row["seconds"] <= seconds][-1]
+def cells(summary: dict[str, Any]) -> list[str]:
+    """What a finished comparison found, as cells of the table behind the name of the case."""
+    base, ours = (summary["methods"][name] for name in (BASELINE, OURS))
+    measure = "test_error" if "test_error" in base["final"] else "test_perplexity"
+    scale, unit = (100.0, " %") if measure == "test_error" else (1.0, "")
+    told = ours["differences"]
+    before = base["final"][measure]
+    after = before["mean"] + told["equal_time"]["mean"]
+    spread = "" if before["std"] is None else f" ({scale * before['std']:.2f})"
+    steps = ours["steps_to_target_ratio"]
+    return [
+        str(base["n"]),
+        f"{scale * before['mean']:.2f}{spread}{unit}",
+        f"{scale * after:.2f}{unit}",
+        difference(told["equal_time"], scale),
+        difference(told["best"], scale),
+        difference(told["worst"], scale) if "worst" in told else "",
+        "never" if steps is None else f"{steps:.2f}",
+    ]
 
 
-def result(out: Path) -> dict[str, Any]:
-    """What a finished comparison found, seed by seed: each against uniform from the same weights.
-
-    A slower run is evaluated at uniform's time, a faster one at its last evaluation.
-    """
-    comparison = read_comparison(out)
-    rows, summary = comparison.rows, comparison.summary["methods"][OURS]
-    ours, base = by_seed(rows, OURS), by_seed(rows, BASELINE)
-    measure = tested_by(rows[0])
-    alone = [summarize(b + o)["methods"][OURS] for b, o in zip(base, ours, strict=True)]
-    equal = [at_equal_time(run, b[-1]["seconds"]) for run, b in zip(ours, base, strict=True)]
-    last = [run[-1] for run in base]
-    found = {
-        "seeds": len(base),
-        "uniform_train_loss": [row["train_loss"] for row in last],
-        "auto_train_loss": [row["train_loss"] for row in equal],
-        "steps_to_target": [seed["steps_to_target_ratio"] for seed in alone],
-        "time_to_target": [seed["time_to_target_ratio"] for seed in alone],
-        "time_to_target_of_means": summary["time_to_target_ratio"],
-        "step_cost": summary["step_cost_ratio"],
-        "measure": measure,
-        "uniform_test": [row[measure] for row in last],
-        "auto_test": [row[measure] for row in equal],
-    }
-    if "test_error_rare" in rows[0]:
-        found["uniform_rare"] = [row["test_error_rare"] for row in last]
-        found["auto_rare"] = [row["test_error_rare"] for row in equal]
-    return found
-
-
-def middle(values: list[float | None]) -> str:
-    """The median with all values; a seed that never reached the target counts as infinite."""
-    ordered = sorted(float("inf") if value is None else value for value in values)
-    shown = ", ".join("never" if value == float("inf") else f"{value:.2f}" for value in ordered)
-    centre = median(ordered)
-    return f"{'never' if centre == float('inf') else f'{centre:.2f}'} ({shown})"
-
-
-def spread(values: list[float], scale: float) -> str:
-    deviation = stdev(values) if len(values) > 1 else float("nan")
-    return f"{scale * fmean(values):.2f} ± {scale * deviation:.2f}"
+def difference(found: dict[str, Any], scale: float) -> str:
+    if found["same"]:
+        return "none"
+    mean = f"{scale * found['mean']:+.2f}"
+    if found["low"] is None:
+        return mean
+    return f"{mean} ({scale * found['low']:+.2f} to {scale * found['high']:+.2f})"
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    lines = [
-        "| case | time to uniform's train loss | step cost | train loss, uniform | auto "
-        "| test, uniform | auto |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, found in results.items():
-        scale, unit = (100.0, "%") if found["measure"] == "test_error" else (1.0, "")
-        cells = [
-            name,
-            middle(found["time_to_target"]),
-            f"{found['step_cost']:.3f}",
-            f"{fmean(found['uniform_train_loss']):.4f}",
-            f"{fmean(found['auto_train_loss']):.4f}",
-            spread(found["uniform_test"], scale) + unit,
-            spread(found["auto_test"], scale) + unit,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-        if "auto_rare" in found:
-            rare = (spread(found[f"{method}_rare"], 100) + "%" for method in ("uniform", "auto"))
-            lines.append(f"| {name}, the rarest third of classes | | | | | {' | '.join(rare)} |")
+    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
+    lines += [f"| {' | '.join([name, *cells(found)])} |" for name, found in results.items()]
     return "\n".join(lines)
 
 
@@ -132,13 +104,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", default=",".join(name for name in CASES if name != "digits"))
-    parser.add_argument("--schedules", help="some of the schedules of each case: constant, cosine")
     parser.add_argument("--out", type=Path, default=Path("runs/payoff"))
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="of each case, instead of its own")
     parser.add_argument("--steps", type=int, help="of each run, instead of each case's own")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="of finished cases; run nothing")
     options = parser.parse_args()
     unknown = sorted(set(options.cases.split(",")) - set(CASES))
@@ -146,16 +116,12 @@ def main() -> None:
         parser.error(f"cases must be among {', '.join(CASES)}; got {', '.join(unknown)}")
     results = {}
     for name in options.cases.split(","):
-        for schedule in CASES[name].schedules:
-            if options.schedules and schedule not in options.schedules.split(","):
-                continue
-            out = options.out / f"{name}-{schedule}"
-            if not options.table:
-                compare(CASES[name], schedule, out, options)
-            if (out / "summary.json").exists():
-                results[f"{name}, {schedule}"] = result(out)
+        out = options.out / name
+        if not options.table:
+            compare(name, out, options)
+        if (out / "summary.json").exists():
+            results[name] = json.loads((out / "summary.json").read_text("utf-8"))
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "table.json").write_text(json.dumps(results, indent=2) + "\n")
     (options.out / "table.md").write_text(table(results) + "\n")
     print(table(results))
 

@@ -1,13 +1,14 @@
 """Shared settings, small networks, and ``auto`` turned on."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from parts import make_dataset
-from salience.sources import auto
+from parts import force_auto, make_dataset
 
 # Machines that run tests are shared: a slow moment is not a failure.
 settings.register_profile(
@@ -19,8 +20,11 @@ settings.load_profile("salience")
 @pytest.fixture(autouse=True)
 def _same_start(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    for name in ("EVERY", "ON", "OFF"):  # what a test changes is put back
-        monkeypatch.setattr(auto, name, getattr(auto, name))
+
+    def keep(where: Any, name: str, _: Any) -> None:
+        monkeypatch.setattr(where, name, getattr(where, name))
+
+    force_auto("off", put=keep)  # what a test changes is put back
 
 
 @pytest.fixture
@@ -38,8 +42,6 @@ def model() -> nn.Module:
 
 
 @pytest.fixture
-def auto_turns_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def auto_turns_on() -> None:
     """``auto`` turns on at its first look and stays on; it looks at every third draw."""
-    monkeypatch.setattr(auto, "EVERY", 3)
-    monkeypatch.setattr(auto, "ON", 0.0)
-    monkeypatch.setattr(auto, "OFF", 0.0)
+    force_auto("sparing")

@@ -11,7 +11,6 @@ from torch import Tensor
 from salience import functional
 from salience.draw import Draw
 from salience.functional import Scheme
-from salience.sources.even import SWEEPS
 
 
 def outcomes(p: Tensor, n: int, scheme: Scheme) -> Iterator[tuple[float, Tensor]]:
@@ -57,10 +56,11 @@ def expected_visits_step(source: Any, p: Tensor, batch: int, values: Tensor) -> 
     """The same for ``EvenIntervals``, over the visits of one sweep, credits uniform in [0, 1).
 
     The sum is linear in how often each example is visited, so it is enough to average over one
-    credit for all of them; it matters only where it carries some n p_i over a whole number.
+    credit for all of them; it matters only where it carries some n p_i over a whole number. The
+    jitter comes after the visits of the sweep.
     """
     m = len(p)
-    n = m * max(1 / SWEEPS, batch / m)
+    n = source._number_of_visits(p, batch)
     total = torch.zeros_like(values[0])
     breaks = torch.cat([torch.tensor([0.0, 1.0]).double(), 1 - (n * p) % 1]).sort().values
     for low, high in pairwise(breaks):

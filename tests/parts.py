@@ -1,12 +1,17 @@
 """Small parts that several test files build on."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from salience import recency
+from salience import trust as trusting
 from salience.scores import NEED_MODEL
+from salience.sources import auto
 
 
 def make_dataset(n: int) -> TensorDataset:
@@ -25,6 +30,40 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def needs(score: str, model: nn.Module) -> dict[str, Any]:
     """What a score needs beside the dataset."""
     return {"model": model, "loss": cross_entropy} if score in NEED_MODEL else {}
+
+
+def force_auto(
+    mode: str, *, trust: bool = False, every: int = 3, put: Callable[..., None] = setattr
+) -> None:
+    """``auto`` is in this mode from its first look on, and trusts or does not once it has seen all.
+
+    As it is, most tests end long before it would turn on. ``conftest.py`` puts everything back.
+    """
+    put(auto, "EVERY", every)
+    for name in ("ON", "OFF"):
+        put(auto, name, math.inf if mode == "off" else 0.0)
+        put(trusting, name, math.inf if trust else -math.inf)
+    for name in ("FEW", "MANY"):
+        put(auto, name, 0.0 if mode == "focused" else math.inf)
+    put(auto, "LEFT", -1.0)
+    put(auto, "DOUBTED", math.inf)
+    put(recency, "ENOUGH", 0.0)
+    put(recency, "SLOPE", math.inf)
+    put(trusting, "LEAST", 0.0)
+    put(trusting, "MOST", 1.0)
+    put(trusting.Trust, "_contradict", _always)
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def auto_is(sampler: Any) -> tuple[str, bool]:
+    """The mode of ``auto``, and whether it discounts suspects, of which it knows some."""
+    source = sampler.source
+    if source.trust is None or not source.trust.active:
+        return source.mode, False
+    return source.mode, 0 < source.trust.state_dict()["share"] < 1
 
 
 def frozen(tree: Any) -> Any:

@@ -64,13 +64,19 @@ class Resident(Tensor):
         )
 
 
-@pytest.fixture
-def resident_model(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
-    """A model on a stand-in device: its values reach the host only by ``Transfer``."""
+def moved(model: nn.Module) -> nn.Module:
+    """``model`` on the stand-in device."""
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             resident = nn.Parameter(parameter.detach().clone().as_subclass(Resident))
             setattr(module, name, resident)
+    return model
+
+
+@pytest.fixture
+def resident_model(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """A model on a stand-in device: its values reach the host only by ``Transfer``."""
+    moved(model)
 
     def start_copy(tensor: Tensor) -> Tensor:
         return tensor.detach().clone().as_subclass(Tensor)
@@ -108,6 +114,37 @@ def test_no_step_waits_for_the_model(
     assert not Resident.waits
     assert math.isfinite(loader.metrics()["mean_loss"])
     assert loader._sampler.step == 5
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("focus", ["ordered", "closeness"])
+@pytest.mark.parametrize("score", ["uniform", "history", "loss"])
+def test_no_focus_waits_for_the_model(
+    score: str, focus: str, slots: bool, dataset: TensorDataset, resident_model: nn.Module
+) -> None:
+    options: Any = {"on_bad_loss": "skip", "slots": slots, "focus": focus}
+    loader = make(score, dataset, resident_model, **options)
+    loader.deferred = True
+    assert run(loader, resident_model) + run(loader, resident_model) == 10
+    assert not Resident.waits
+    assert loader._sampler.step == 10
+    assert math.isfinite(loader.metrics()["mean_loss"])
+
+
+@pytest.mark.parametrize(
+    ("score", "reference"), [("loss", None), ("loss", torch.rand(40)), ("upper_bound", None)]
+)
+def test_no_proxy_waits_for_the_model(
+    score: str, reference: Any, dataset: TensorDataset, resident_model: nn.Module
+) -> None:
+    proxy = moved(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)))
+    before = proxy[0].weight.detach().clone()
+    loader = make(score, dataset, resident_model, proxy=proxy, reference=reference)
+    loader.deferred = True
+    Resident.waits.clear()
+    assert run(loader, resident_model) == 5
+    assert not Resident.waits
+    assert not torch.equal(proxy[0].weight, before)
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "criterion"])
@@ -161,7 +198,7 @@ def test_losses_are_processed_at_the_next_step(
     loader.mean(torch.zeros(8))
     assert loader._sampler.step == 4
     loader.metrics()
-    assert loader._sampler._window._steps[-1][1].tolist() == [3.0] * 8
+    assert loader._sampler._learning.window._steps[-1][1].tolist() == [3.0] * 8
 
 
 def test_the_end_of_an_epoch_leaves_nothing_behind(dataset: TensorDataset) -> None:

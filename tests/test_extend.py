@@ -10,11 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from parts import cross_entropy, frozen, make_dataset, needs
+from parts import auto_is, cross_entropy, force_auto, frozen, make_dataset, needs
 from ranks import on_ranks
 from salience import ArgumentError, ImportanceLoader, ImportanceSampler, StateError, UsageError
 from salience.scores import History
-from salience.sources import auto
 
 BEFORE, AFTER, BATCH = 40, 60, 8
 
@@ -41,7 +40,8 @@ class Growing(Dataset[Any]):
 class Case(NamedTuple):
     score: str
     presample: float | None = None
-    on: bool = False  # auto, turned on
+    mode: str = "off"  # of auto
+    trust: bool = False
     deferred: bool = False
     classes: int = 0  # given; more than a batch has: passes are stratified
 
@@ -54,9 +54,12 @@ CASES = [
     Case("approx"),
     Case("auto"),
     Case("auto", classes=20),
-    Case("auto", on=True),
-    Case("auto", on=True, deferred=True),
-    Case("auto", presample=3, on=True),
+    Case("auto", mode="sparing"),
+    Case("auto", mode="focused", deferred=True),
+    Case("auto", mode="sparing", trust=True),
+    Case("auto", mode="focused", trust=True, deferred=True),
+    Case("auto", trust=True, classes=20),
+    Case("auto", presample=3, mode="focused"),
     Case("loss"),
     Case("upper_bound", deferred=True),
 ]
@@ -67,8 +70,7 @@ ALL = pytest.mark.parametrize("case", CASES, ids=str)
 class Training:
     def __init__(self, case: Case, n: int = BEFORE, state: Any = None) -> None:
         torch.manual_seed(0)
-        # As it is, tests end long before the gain would have turned it on.
-        auto.ON, auto.OFF, auto.EVERY = (0.0, 0.0, 3) if case.on else (1e9, 1e9, 3)
+        force_auto(case.mode, trust=case.trust)
         self.case, self.model, self.data = case, nn.Linear(6, 3), Growing(n)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
         world = dist.get_world_size() if dist.is_initialized() else 1
@@ -110,15 +112,13 @@ class Training:
         self.optimizer.step()
         self.rows.append((self.loader.indices.tolist(), self.loader.weights.tolist()))
 
+    def check_forced(self) -> None:
+        if self.case.score == "auto":
+            assert auto_is(self.loader._sampler) == (self.case.mode, self.case.trust)
+
     def state(self) -> Any:
         states = {"model": self.model.state_dict(), "loader": self.loader.state_dict()}
         return copy.deepcopy(states)
-
-
-@pytest.fixture(autouse=True)
-def _auto_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ON", "OFF", "EVERY"):
-        monkeypatch.setattr(auto, name, getattr(auto, name))
 
 
 def seen(rows: list[Any]) -> list[int]:
@@ -141,7 +141,9 @@ def test_an_epoch_under_way_keeps_its_steps(case: Case) -> None:
     assert run.loader.epoch == 3
     assert any(i >= BEFORE for i in seen(run.rows))
     assert max(seen(run.rows)) < AFTER
-    assert run.loader.metrics()["active"] == float(case.on or case.score not in ("uniform", "auto"))
+    on = case.mode != "off" or case.score not in ("uniform", "auto")
+    assert run.loader.metrics()["active"] == float(on)
+    run.check_forced()
 
 
 @pytest.mark.parametrize("case", PASSES, ids=str)
@@ -183,7 +185,7 @@ def test_history_draws_new_examples_first() -> None:
     assert new == set(range(BEFORE, AFTER))
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.on or c.presample], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if c.mode != "off" or c.presample], ids=str)
 def test_every_new_example_is_visited(case: Case) -> None:
     run = Training(case)
     run.epoch()
@@ -236,6 +238,7 @@ def test_a_state_after_growing_resumes_exactly(case: Case, moment: str) -> None:
         through, resumed = Training(case, AFTER, state), Training(case, AFTER, state)
         through.epoch()
         through.epoch()
+        through.check_forced()
         # To be sure that it goes on as the run itself did, and not only as another resumed one.
         resumed.epoch(2)
         assert resumed.rows == through.rows[: len(resumed.rows)]

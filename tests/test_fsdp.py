@@ -18,10 +18,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from parts import cross_entropy, frozen, make_dataset, needs
+from parts import auto_is, cross_entropy, force_auto, frozen, make_dataset, needs
 from ranks import on_ranks
 from salience import ArgumentError, ImportanceLoader, StateError, checkpoint
-from salience.sources import auto
 
 GLOBAL, STEPS = 12, 50
 
@@ -38,7 +37,7 @@ class Training:
     def __init__(
         self, score: str = "auto", dtype: torch.dtype = torch.float64, how: str = "sharded"
     ) -> None:
-        auto.ON, auto.OFF, auto.EVERY = 0.0, 0.0, 7  # see test_ranks.py
+        force_auto("focused", trust=True, every=7)
         torch.manual_seed(0)
         world = dist.get_world_size() if dist.is_initialized() else 1
         self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
@@ -72,6 +71,9 @@ class Training:
                     break
         metrics = self.loader.metrics()
         del metrics["scoring_fraction"]
+        sampler = self.loader._sampler
+        if sampler.score_name == "auto" and sampler.step > 30:  # it has seen all
+            assert auto_is(sampler) == ("focused", True)
         return Result(self.rows, [whole(p) for p in self.model.parameters()], metrics)
 
     def state(self) -> dict[str, Any]:

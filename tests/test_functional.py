@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from enumerate_draws import outcomes
-from salience import ArgumentError, functional
+from salience import ArgumentError, functional, trust
 from salience.functional import Scheme
 
 SCHEMES: tuple[Scheme, ...] = ("systematic", "multinomial")
@@ -237,3 +237,104 @@ def test_sums_by_doubling(q: Tensor) -> None:
 def test_rounding_of_parallel_sums_neither_lowers_nor_adds() -> None:
     p, sums = torch.tensor([0.5, 0.0, 0.25, 0.25]), torch.tensor([0.5, 0.51, 0.49, 1.0])
     assert functional._never_falling(sums, p).tolist() == [0.5, 0.5, 0.5, 1.0]
+
+
+# ------------------------------------------------------------------------------- spared, and apart
+
+
+def test_sparing_by_hand() -> None:
+    spared = functional.spare(torch.tensor([0.0, 0.1, 0.5, 1.0, 3.4]), 0.25)  # their mean is 1
+    torch.testing.assert_close(spared, torch.tensor([0.25, 0.25, 0.5, 1.0, 1.0]).double())
+
+
+@given(non_negative, st.floats(0.01, 1))
+def test_sparing_follows_the_equation(scores: Tensor, least: float) -> None:
+    q = functional.spare(scores, least)
+    s = scores.double().tolist()
+    mean = sum(s) / len(s)
+    expected = [min(max(x / mean, least), 1.0) if mean > 0 else 1.0 for x in s]
+    assert q.tolist() == pytest.approx(expected, rel=1e-9)
+    assert float(q.max()) == 1  # some are never spared
+
+
+def test_contrast_by_hand() -> None:
+    losses, typical = torch.tensor([0.0, 1.0, 3.0, 0.0]), torch.tensor([2.0, 1.0, 1.0, 0.0])
+    assert functional.contrast(losses, typical).tolist() == [0.0, 0.5, 0.75, 0.5]
+
+
+@given(positive, st.floats(1e-3, 1e3))
+def test_contrast_has_no_unit_and_keeps_the_order(losses: Tensor, unit: float) -> None:
+    r = functional.contrast(losses.double(), losses.double().mean())
+    scaled = functional.contrast(unit * losses.double(), (unit * losses.double()).mean())
+    torch.testing.assert_close(r, scaled)
+    assert ((r >= 0) & (r <= 1)).all()
+    assert (r[losses.argsort()].diff() >= 0).all()
+
+
+def spread(counts: dict[int, int], bins: int) -> Tensor:
+    """So many values in the middle of each bin."""
+    return torch.cat([torch.full((n,), (at + 0.5) / bins) for at, n in counts.items()])
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        # Densities over five of ten bins, mirrored at the ends, in units of a fiftieth:
+        # 12 12 6 6 0 0 4 4 8 8: the middle of the zeros is the sixth bin.
+        ({1: 6, 8: 4}, (0.6, 0.0, 0.4)),
+        # 10 9 5 6 2 1 5 5 8 8: between the peaks 1, an eighth of the lower one.
+        ({1: 4, 2: 1, 5: 1, 8: 4}, (0.6, 0.125, 0.4)),
+        # One peak: the limit within it is as high as anything.
+        ({4: 10}, None),
+    ],
+)
+def test_two_groups_by_hand(counts: dict[int, int], expected: tuple[float, ...] | None) -> None:
+    found = functional.two_groups(spread(counts, 10), bins=10)
+    if expected is None:
+        assert found.depth == 1
+    else:
+        assert tuple(found) == pytest.approx(expected)
+
+
+@given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0, 0.25, 0.5, 1])), max_size=80))
+def test_two_groups_of_anything(values: list[float]) -> None:
+    r = torch.tensor(values, dtype=torch.float64)
+    limit, depth, share = functional.two_groups(r)
+    assert 0 < limit <= 1
+    assert 0 <= depth <= 1
+    assert share == pytest.approx(float((r >= limit).double().mean()) if values else share)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2, 0.5])
+@pytest.mark.parametrize("wide", [0.03, 0.15])
+@pytest.mark.parametrize(("low", "high"), [(0.05, 0.7), (0.3, 0.9), (0.4, 0.85)])
+def test_two_groups_that_lie_apart_are_found(
+    low: float, high: float, wide: float, share: float
+) -> None:
+    """Also a small one beside a wide one, where the limit must not fall on its edge."""
+    generator = torch.Generator().manual_seed(1)
+    many, few = round((1 - share) * 4000), round(share * 4000)
+    r = low + wide * torch.rand(many + few, generator=generator)
+    r[many:] = high + 0.05 * torch.rand(few, generator=generator)
+    found = functional.two_groups(r)
+    edges = float(r[:many].max()), float(r[many:].min())
+    assert found.limit == pytest.approx(sum(edges) / 2, abs=3 / 64)
+    assert found.depth < 0.01
+    assert found.share == pytest.approx(share)
+    assert (r >= found.limit).nonzero().flatten().tolist() == list(range(many, many + few))
+
+
+@pytest.mark.parametrize("n", [1000, 4000])
+@pytest.mark.parametrize("shape", ["uniform", "normal", "exponential", "wide"])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_group_has_no_gap(shape: str, n: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    if shape == "uniform":
+        r = torch.rand(n, generator=generator)
+    elif shape == "normal":
+        r = (0.5 + 0.1 * torch.randn(n, generator=generator)).clamp(0, 1)
+    else:  # losses, of ordinary spread or over several orders of magnitude
+        losses = -torch.rand(n, generator=generator).log()
+        losses = losses if shape == "exponential" else losses**3
+        r = functional.contrast(losses, losses.mean())
+    assert functional.two_groups(r).depth > trust.OFF

@@ -31,8 +31,8 @@ from salience import (
 )
 from salience.checkpoint import Packed
 from salience.scores import Uniform
-from salience.sources import auto, whole
-from test_ranks import GLOBAL, Case, N, check_same, train
+from salience.sources import whole
+from test_ranks import GLOBAL, Case, N, check_forced, check_same, train
 
 CASES = [
     Case("history"),
@@ -41,6 +41,8 @@ CASES = [
     Case("history", n=10_000),  # a tree with levels
     Case("auto"),
     Case("auto", "multinomial"),
+    Case("auto", trust=True),
+    Case("auto", mode="focused", trust=True, deferred=True),
     Case("uniform"),
     Case("auto", workers=2),
     Case("history", workers=2, deferred=True),
@@ -54,8 +56,7 @@ STEPS = 30
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs on ranks runs here too, and changes these."""
-    for module, name in ((auto, "ON"), (auto, "OFF"), (auto, "EVERY"), (whole, "FOUND")):
-        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(whole, "FOUND", whole.FOUND)
 
 
 def train_in(rank: int, folder: str, case: Case, *args: Any) -> Any:
@@ -85,11 +86,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_ranks_that_share_draw_as_one_process(case: Case, world: int, folder: str) -> None:
-    check_same(alone(case, STEPS), [results[case] for results in trained(world, folder)])
+    many = [results[case] for results in trained(world, folder)]
+    check_same(alone(case, STEPS), many)
+    check_forced(case, many)
     assert os.listdir(folder) == []
 
 
-@pytest.mark.parametrize("case", [Case("history"), Case("auto")], ids=str)
+@pytest.mark.parametrize("case", [Case("history"), Case("auto", trust=True)], ids=str)
 def test_without_ranks_files_change_no_draw(case: Case, tmp_path: Path) -> None:
     one, filed = alone(case, STEPS), train(0, case._replace(memory=str(tmp_path)), STEPS)
     assert filed.rows == one.rows
@@ -209,13 +212,16 @@ def last_scores(rank: int, folder: str | None) -> Any:  # noqa: ARG001
 # ----------------------------------------------------------------------------------------- states
 
 
-@pytest.mark.parametrize("case", [Case("history"), Case("auto", deferred=True)], ids=str)
+@pytest.mark.parametrize(
+    "case", [Case("history"), Case("auto", deferred=True, mode="focused", trust=True)], ids=str
+)
 def test_states_move_between_numbers_of_ranks_and_memories(case: Case, tmp_path: Path) -> None:
     one, folder = alone(case, 60), str(tmp_path)
     first = on_ranks(2, train_in, folder, case, 23)
     assert frozen(first[0].state["loader"]) == frozen(train(0, case, 23).state["loader"])
     rest = on_ranks(3, train_in, folder, case, 37, first[0].state)
     check_same(one, rest, first=23)
+    check_forced(case, [*first, *rest])
     check_same(one, on_ranks(2, train, case, 37, first[0].state), first=23)
 
 

@@ -9,13 +9,14 @@ from torch import nn
 from parts import needs
 from salience import Constant, ImportanceSampler
 from salience.presets import NAMES
+from salience.recency import Recency
 from salience.scores import NEED_MODEL, Approx, History, Uniform
 from salience.smoothing import Adaptive, Fading
 from salience.sources import AutoSource, EvenIntervals, Pool, Shuffled, WholeDataset
 
 N, BATCH = 60, 6
 PARTS: dict[str, tuple[type, type, type]] = {
-    "auto": (History, Fading, AutoSource),
+    "auto": (Recency, Fading, AutoSource),
     "uniform": (Uniform, Constant, Shuffled),
     "history": (History, Adaptive, WholeDataset),
     "approx": (Approx, Adaptive, WholeDataset),
@@ -65,6 +66,9 @@ def test_auto_visits_at_even_intervals_and_stratifies_many_classes() -> None:
     source = make("auto").source
     assert isinstance(source._on, EvenIntervals)
     assert source._off._passes._strata is None
+    assert source.trust is not None
+    for options in ({"presample": 3}, {"smoothing": 0.1}):  # shuffled passes or focused, no more
+        assert make("auto", **options).source.trust is None
     few, many = torch.arange(N) % BATCH, torch.arange(N) % (BATCH + 1)
     assert make("auto", labels=few).source._off._passes._strata is None
     assert make("auto", labels=many).source._off._passes._strata is not None

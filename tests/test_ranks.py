@@ -19,13 +19,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from parts import cross_entropy, frozen, make_dataset, needs
+from parts import auto_is, cross_entropy, force_auto, frozen, make_dataset, needs
 from ranks import on_ranks
 from salience import ImportanceLoader, ImportanceSampler, UsageError
 from salience.distributed import Ranks, checksum, rows_of
 from salience.draw import Draw
 from salience.scores import NEED_MODEL
-from salience.sources import auto
 
 N, GLOBAL = 250, 12  # the last batch of a pass has 10: neither 3 nor 4 ranks divide it
 BY_INDEX = ["uniform", "history", "approx", "auto"]
@@ -42,6 +41,9 @@ class Case(NamedTuple):
     drop_last: bool = False
     n: int = N
     memory: str | None = None
+    focus: Any = None
+    mode: str = "sparing"  # of auto
+    trust: bool = False
 
 
 class Result(NamedTuple):
@@ -50,14 +52,14 @@ class Result(NamedTuple):
     metrics: dict[str, float]
     state: Any
     length: int
+    auto: tuple[str, bool] | None  # its mode at the end, and whether it discounted suspects
 
 
 class Training:
     """One rank: a model in float64, plain SGD, and as many steps as are asked for."""
 
     def __init__(self, case: Case, state: Any = None, wrap: Any = DistributedDataParallel) -> None:
-        # Soon and often: tests end long before the gain would have turned it on.
-        auto.ON, auto.OFF, auto.EVERY = 0.0, 0.0, 7
+        force_auto(case.mode, trust=case.trust, every=7)
         torch.manual_seed(0)
         self.ranks = Ranks(dist.get_rank(), dist.get_world_size()) if _many() else Ranks()
         self.case, self.model = case, nn.Linear(6, 3).double()
@@ -75,6 +77,7 @@ class Training:
             slots=case.slots,
             drop_last=case.drop_last,
             memory=case.memory,
+            focus=copy.deepcopy(case.focus),
             seed=5,
             **needs(case.score, self.model),
         )
@@ -99,7 +102,8 @@ class Training:
         parameters = [p.detach().numpy() for p in self.model.parameters()]
         metrics = self.loader.metrics()
         del metrics["scoring_fraction"]
-        return Result(self.rows, parameters, metrics, copy.deepcopy(state), len(self.loader))
+        mode = auto_is(self.loader._sampler) if self.case.score == "auto" else None
+        return Result(self.rows, parameters, metrics, copy.deepcopy(state), len(self.loader), mode)
 
 
 def _many() -> bool:
@@ -141,7 +145,10 @@ CASES = [
     *(Case(score, draw) for score in BY_INDEX for draw in ("systematic", "multinomial")),
     *(Case(score, presample=3.0) for score in BY_INDEX[1:]),
     Case("history", k=1.0),
-    Case("auto", k=-0.5),
+    Case("auto", k=-0.5, mode="focused"),
+    Case("auto", mode="focused", trust=True),
+    Case("auto", trust=True, deferred=True),
+    Case("auto", mode="off", trust=True),
     Case("uniform", drop_last=True),
     Case("auto", workers=2),
     Case("history", slots=True),
@@ -152,6 +159,13 @@ CASES = [
     Case("uniform", n=7),  # less than a batch, and not even one row for some
     Case("history", n=5),
 ]
+
+
+def check_forced(case: Case, results: list[Result]) -> None:
+    """What a case is about has turned on, on all ranks."""
+    if case.score == "auto":
+        mode = "focused" if case.presample else case.mode  # pools are not spared
+        assert {result.auto for result in results} == {(mode, case.trust)}
 
 
 def steps_of(case: Case) -> int:
@@ -165,7 +179,7 @@ def train_all(rank: int) -> dict[Case, Result]:
 @functools.cache
 def trained(world: int) -> list[dict[Case, Result]]:
     """All cases in one set of processes, which take longer to start than to train."""
-    return on_ranks(world, train_all)
+    return on_ranks(world, train_all, timeout=300)
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -174,7 +188,8 @@ def test_the_draws_of_all_ranks_are_those_of_one_process(case: Case, world: int)
     one, many = train(0, case, steps_of(case)), [results[case] for results in trained(world)]
     check_same(one, many)
     if case.score == "auto" and not case.presample:
-        assert one.metrics["active"] == 1.0
+        assert one.metrics["active"] == float(case.mode != "off")
+    check_forced(case, [one, *many])
     if case.n == N:  # the ranks saw different rows
         for step in range(steps_of(case)):
             mine = [{i for i, w in zip(*r.rows[step], strict=True) if w} for r in many]
@@ -182,13 +197,16 @@ def test_the_draws_of_all_ranks_are_those_of_one_process(case: Case, world: int)
 
 
 def test_a_slow_rank_changes_no_draw() -> None:
-    case = Case("auto")
+    case = Case("auto", trust=True)
     many = on_ranks(2, train, case, 60, None, 1)
     check_same(train(0, case, 60), many)
-    assert many[0].metrics["active"] == 1.0
+    check_forced(case, many)
 
 
-MOVED = [Case("auto"), Case("history", "multinomial"), Case("approx"), Case("uniform")]
+MOVED = [
+    *(Case("auto"), Case("auto", mode="focused", trust=True)),
+    *(Case("history", "multinomial"), Case("approx"), Case("uniform")),
+]
 
 
 def train_each(rank: int, cases: list[Case], steps: int, states: list[Any]) -> list[Result]:
@@ -206,6 +224,8 @@ def test_state_moves_between_numbers_of_ranks() -> None:
             for step in range(steps):
                 assert together(rest, step)[0] == one.rows[done + step][0], (world, step)
         states, done = [result.state for result in results[0]], done + steps
+    for case, result in zip(MOVED, results[0], strict=True):
+        check_forced(case, [result])
     for one, last in zip(ones, results[0], strict=True):
         np.testing.assert_allclose(last.parameters[0], one.parameters[0], rtol=0, atol=1e-12)
 
@@ -254,6 +274,18 @@ def test_scores_that_need_the_model_resume() -> None:
             expected, before, after = (run[rank][case] for run in (through, first, rest))
             assert expected.rows == before.rows + after.rows
             assert (expected.parameters[0] == after.parameters[0]).all()
+
+
+def test_a_resumed_run_that_weighs_before_it_draws_learns_from_all_ranks() -> None:
+    """Workers have asked for the last batches of the epoch, so the state holds their draws."""
+    cases = [Case(score, workers=2) for score in ("history", "auto")]
+    through = on_ranks(2, train_each, cases, 30, [None] * 2)
+    first = on_ranks(2, train_each, cases, 20, [None] * 2)  # of 21 in an epoch
+    rest = on_ranks(2, train_each, cases, 10, [r.state for r in first[0]])
+    for rank, case in itertools.product(range(2), range(len(cases))):
+        expected, before, after = (run[rank][case] for run in (through, first, rest))
+        assert expected.rows == before.rows + after.rows
+        assert (expected.parameters[0] == after.parameters[0]).all()
 
 
 def test_a_batch_that_was_chosen_and_not_weighed_is_chosen_again() -> None:

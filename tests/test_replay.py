@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from parts import cross_entropy, frozen, make_dataset, needs
-from salience import ImportanceLoader, ImportanceSampler
+from parts import auto_is, cross_entropy, force_auto, frozen, make_dataset, needs
+from salience import ImportanceLoader, ImportanceSampler, functional
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL
 from salience.sources import even
@@ -46,10 +46,16 @@ class Case(NamedTuple):
     deferred: bool = False
     slots: bool = False
     labels: Any = None
+    focus: Any = None
+    mode: str = "sparing"  # of auto
+    trust: bool = False  # in that mode
 
 
+MODES = [("focused", False), ("sparing", True), ("focused", True), ("off", True)]
 WITH_WORKERS = [
     Case("auto", workers=2),
+    Case("auto", workers=2, mode="focused", trust=True),
+    Case("auto", workers=2, deferred=True, trust=True),
     Case("auto", 3.0, workers=2, deferred=True),
     Case("uniform", workers=2),
     Case("history", workers=2, deferred=True),
@@ -74,12 +80,14 @@ class Training:
             num_workers=case.workers,
             slots=case.slots,
             labels=case.labels,
+            focus=case.focus,
             seed=11,
             **needs(case.score, self.model),
         )
         self.loader.deferred = case.deferred or None
         self.rows: list[Any] = []
         self.active: list[float] = []
+        self.modes: list[tuple[str, bool]] = []
         if saved is not None:
             self.load(torch.load(io.BytesIO(saved), weights_only=True))
 
@@ -119,6 +127,8 @@ class Training:
         self.optimizer.step()
         self.rows.append((self.loader.indices.tolist(), self.loader.weights.tolist()))
         self.active.append(float(self.loader._sampler.active))  # metrics() would learn at once
+        if self.loader._sampler.score_name == "auto":
+            self.modes.append(auto_is(self.loader._sampler))
 
     def parameters(self) -> Any:
         learned = [*self.model.parameters()]
@@ -128,6 +138,8 @@ class Training:
 
 
 def replay(case: Case, cuts: Any = CUTS) -> Training:
+    if case.mode != "as it is":
+        force_auto(case.mode, trust=case.trust)
     whole = Training(case)
     whole.go()
     assert len(whole.rows) == EPOCHS * STEPS
@@ -147,11 +159,13 @@ def replay(case: Case, cuts: Any = CUTS) -> Training:
 def check_active(case: Case, run: Training) -> None:
     """A test of a feature that never turned on would show nothing."""
     if case.score != "uniform":
-        assert set(run.active[-STEPS:]) == {1.0}
+        assert set(run.active[-STEPS:]) == {float(case.mode != "off")}
         assert any(weight != 1 for _, weights in run.rows[-STEPS:] for weight in weights)
+    if case.score == "auto":
+        mode = "focused" if case.presample else case.mode  # pools are not spared
+        assert run.modes[-1] == run.modes[-3] == (mode, case.trust)
 
 
-@pytest.mark.usefixtures("auto_turns_on")
 @pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize(("score", "presample"), CASES)
 def test_every_preset(score: str, presample: float | None, deferred: bool) -> None:
@@ -159,20 +173,26 @@ def test_every_preset(score: str, presample: float | None, deferred: bool) -> No
     check_active(case, replay(case))
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize(("mode", "trust"), MODES)
+def test_every_mode_of_auto(mode: str, trust: bool, deferred: bool) -> None:
+    case = Case("auto", mode=mode, trust=trust, deferred=deferred)
+    check_active(case, replay(case))
+
+
 @pytest.mark.parametrize("presample", [None, 3.0])
 def test_auto_with_many_classes_while_it_is_off(presample: float | None) -> None:
-    case = Case("auto", presample, labels=[i // 2 for i in range(STEPS * BATCH)])
+    labels = [i // 2 for i in range(STEPS * BATCH)]
+    case = Case("auto", presample, labels=labels, mode="as it is")
     assert set(replay(case).active) == {0.0}
 
 
-@pytest.mark.usefixtures("auto_turns_on")
 @pytest.mark.parametrize("case", WITH_WORKERS, ids=str)
 def test_with_workers(case: Case) -> None:
     cuts = [CUTS[3], CUTS[4], CUTS[5]] if case.deferred else [CUTS[0], CUTS[4], CUTS[6]]
     check_active(case, replay(case, cuts))
 
 
-@pytest.mark.usefixtures("auto_turns_on")
 @pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize("score", ["auto", "history", "approx"])
 def test_with_draws_for_several_batches_at_once(
@@ -184,20 +204,46 @@ def test_with_draws_for_several_batches_at_once(
     replay(Case(score, deferred=deferred))
 
 
-@pytest.mark.usefixtures("auto_turns_on")
 @pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize("score", ["auto", "loss"])
 def test_with_slots(score: str, deferred: bool) -> None:
-    replay(Case(score, deferred=deferred, slots=True))
+    case = Case(score, deferred=deferred, slots=True, trust=deferred)
+    check_active(case, replay(case))
 
 
-@pytest.mark.usefixtures("auto_turns_on")
+@pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("deferred", [False, True])
-@pytest.mark.parametrize("score", [name for name in NAMES if name != "gnorm"])
-def test_resumed_again_and_again(score: str, deferred: bool) -> None:
-    case = Case(score, deferred=deferred)
+@pytest.mark.parametrize("focus", ["ordered", "closeness"])
+@pytest.mark.parametrize("score", ["auto", "uniform", "loss"])
+def test_with_a_focus(
+    score: str, focus: str, deferred: bool, slots: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functional, "STAGES", ((0.5, 3), (0.2, 2)))
+    force_auto("sparing")
+    case = Case(score, deferred=deferred, slots=slots, focus=focus)
+    without = Training(case._replace(focus=None))
+    without.go()
+    assert replay(case).parameters() != without.parameters()  # else it would show nothing
+
+
+@pytest.mark.parametrize("focus", ["ordered", "closeness"])
+def test_with_a_focus_and_workers(focus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional, "STAGES", ((0.5, 3), (0.2, 2)))
+    replay(Case("auto", workers=2, deferred=True, focus=focus), [CUTS[3], CUTS[4], CUTS[5]])
+
+
+AGAIN = [Case(name) for name in NAMES if name != "gnorm"]
+AGAIN += [Case("auto", mode=mode, trust=trust) for mode, trust in MODES[:2]]
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("case", AGAIN, ids=str)
+def test_resumed_again_and_again(case: Case, deferred: bool) -> None:
+    force_auto(case.mode, trust=case.trust)
+    case = case._replace(deferred=deferred)
     whole = Training(case)
     whole.go()
+    check_active(case, whole)
     rows: list[Any] = []
     run = Training(case)
     for steps in (2, 0, 1, 3, 1, 0, 10**6):  # 0: resumed and saved at once

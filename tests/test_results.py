@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
+import payoff
 import pytest
 
+from salience.compare.budgets import summarize_all
 from salience.compare.summary import summarize
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -102,6 +104,15 @@ def test_the_table_agrees_with_the_rows(path: Path) -> None:
     assert row_of(path)[2:10] == expected(path)
 
 
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("default/*/summary.json")), ids=name)
+def test_the_table_of_the_default_agrees_with_the_rows(path: Path) -> None:
+    found = summarize_all(rows(path.parent / "runs.jsonl.gz"))
+    link = f"](default/{path.parent.name})"
+    (shown,) = [row for row in table(RESULTS / "README.md") if link in row[0]]
+    assert shown[1:-1] == payoff.cells(found)
+    assert shown[-1] == f"`{read(path.parent / 'config.json')['commit'][:7]}`"
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("rerun/*.jsonl.gz")), ids=name)
 def test_the_reruns_agree_with_the_rows(path: Path) -> None:
     found = rows(path)
@@ -126,6 +137,22 @@ def test_the_summary_is_that_of_the_rows(path: Path) -> None:
     found = rounded(summarize(rows(path / "runs.jsonl.gz"))["methods"])
     for method, recorded in rounded(read(path / "summary.json")["methods"]).items():
         assert recorded.items() <= found[method].items()
+
+
+def test_the_trials_of_the_default_agree_with_the_rows() -> None:
+    page = (RESULTS.parent / "docs" / "designs.md").read_text("utf-8")
+    section = page.partition("## Test error, not only train loss")[2].partition("\n## ")[0]
+    shown = re.findall(r"(\d+\.\d\d)(?: and \d+\.\d\d|, \d+\.\d\d)? %", section)
+    ends: dict[Any, float] = {}
+    best: dict[Any, float] = {}
+    for row in rows(RESULTS / "designs" / "default-trials.jsonl.gz"):
+        keys = ("task", "wrong_labels", "design", "seed", "steps", "schedule")
+        run, error = tuple(row[key] for key in keys), row["test_error"]
+        ends[run] = error  # the last one stays
+        best[run] = min(error, best.get(run, 1.0))
+    recorded = {f"{100 * error:.2f}" for error in (*ends.values(), *best.values())}
+    assert len(shown) > 40
+    assert [each for each in shown if each not in recorded] == []
 
 
 def test_all_runs_were_on_the_hardware_and_versions_that_the_page_names() -> None:
@@ -229,6 +256,29 @@ def test_the_designs_agree_with_the_rows() -> None:
         error = f"{fmean(errors):.2f} % ({min(errors):.2f} to {max(errors):.2f})"
         measured.add((ratio(row["steps_to_target"]), f"{row['train_loss']:.4f}", error))
     page = RESULTS.parent / "docs" / "designs.md"
-    shown = [tuple(row[1:]) for row in table(page) if len(row) == 4 and "%" in row[3]]
+    shown = [tuple(row[1:]) for row in table(page) if len(row) == 4 and " to " in row[3]]
     assert len(shown) > 40
     assert [row for row in shown if row not in measured] == []
+
+
+def test_costs_of_large_batches_before_and_after_agree_with_the_rows() -> None:
+    found = rows(RESULTS / "scale" / "before-after.jsonl.gz")
+    shown = [row for row in table(RESULTS / "README.md") if row[0] in ("128", "8,192")]
+    assert len(shown) == len({(row["batch"], row["method"]) for row in found}) == 5
+    for batch, method, *cells in shown:
+        own = [
+            row
+            for row in found
+            if (f"{row['batch']:,}", row["method"]) == (batch, method.strip("`"))
+        ]
+        before, after = (
+            [row["processor_ms"] for row in own if row["when"] == when]
+            for when in ("before", "after")
+        )
+        ratios = [a / b for a, b in zip(after, before, strict=True)]
+        digits = 2 if batch == "8,192" else 3
+        assert cells == [
+            f"{median(before):.{digits}f}",
+            f"{median(after):.{digits}f}",
+            f"{median(ratios):.2f}",
+        ]

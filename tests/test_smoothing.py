@@ -147,7 +147,7 @@ def test_adaptive_weights_at_k_1_are_at_most_5(presample: Any, means: list[float
 @given(means=LOSSES)
 def test_the_weights_of_auto_at_k_1_are_at_most_11(means: list[float]) -> None:
     sampler = ImportanceSampler(60, 6, score="auto", k=1)
-    sampler.source.active = True
+    sampler.source.mode = "focused"
     sampler._number = 1
     assert largest_weight(sampler, means) <= 11 + 1e-4
 

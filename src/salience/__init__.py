@@ -11,6 +11,7 @@ Swap the loader and the mean, and training sees the examples it learns most from
 """
 
 from salience import checkpoint, functional
+from salience.crossfit import cross_fit
 from salience.draw import Draw
 from salience.errors import (
     ArgumentError,
@@ -20,6 +21,7 @@ from salience.errors import (
     StateError,
     UsageError,
 )
+from salience.focus import Closeness, Focus, Ordered
 from salience.loader import ImportanceLoader
 from salience.sampler import ImportanceSampler
 from salience.scores import Score
@@ -30,12 +32,15 @@ __version__ = "0.1.0"
 __all__ = [
     "Adaptive",
     "ArgumentError",
+    "Closeness",
     "Constant",
     "DataError",
     "Draw",
+    "Focus",
     "ImportanceLoader",
     "ImportanceSampler",
     "LossError",
+    "Ordered",
     "SalienceError",
     "Score",
     "Smoothing",
@@ -43,5 +48,6 @@ __all__ = [
     "UsageError",
     "__version__",
     "checkpoint",
+    "cross_fit",
     "functional",
 ]

@@ -3,18 +3,21 @@
 import math
 import operator
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from salience.errors import ArgumentError
 from salience.functional import Scheme
 
 __all__ = [
     "BadLoss",
+    "as_reference",
     "check_arguments",
+    "check_proxy",
     "check_sharding",
     "folder_of",
     "host_indices",
@@ -83,7 +86,9 @@ def check_arguments(n: int | None, k: float, draw: str, on_bad_loss: str) -> Non
         )
 
 
-def check_sharding(shard: Any, score: Any, by_index: bool, presample: float | None) -> None:
+def check_sharding(
+    shard: Any, score: Any, by_index: bool, presample: float | None, focus: Any = None
+) -> None:
     """Only scores that are known by index, drawn from all examples of a rank."""
     if not (isinstance(shard, bool) or shard == "own"):
         raise ArgumentError(
@@ -97,12 +102,80 @@ def check_sharding(shard: Any, score: Any, by_index: bool, presample: float | No
             f"shard={shard!r} does not go with {given}{default}: use score='history', 'approx' or "
             f"'uniform' without presample, or leave shard out"
         )
-    if shard is True and not isinstance(score, str):
+    for what, own in (("score", score), ("focus", focus)):
+        if shard is True and not (own is None or isinstance(own, str)):
+            raise ArgumentError(
+                f"shard=True does not go with a {what} of your own ({type(own).__name__}), which "
+                f"knows examples by their place in the whole dataset: give each rank its part of "
+                f"the dataset and a {what} for that part, with shard='own'"
+            )
+
+
+def check_proxy(proxy: Any, optimizer: Any, model: Any, score: Any) -> None:
+    """A small network of its own, for the scores that run a model forward."""
+    if proxy is None:
+        if optimizer is not None:
+            raise ArgumentError("proxy_optimizer= needs proxy=, the small network that it trains")
+        return
+    if score not in ("loss", "upper_bound"):
         raise ArgumentError(
-            f"shard=True does not go with a score of your own ({type(score).__name__}), which "
-            f"knows examples by their place in the whole dataset: give each rank its part of the "
-            f"dataset and a score for that part, with shard='own'"
+            f"proxy= does not go with score {score!r}: use score='loss' or 'upper_bound', or leave "
+            f"proxy out"
         )
+    if not isinstance(proxy, nn.Module):
+        raise ArgumentError(f"proxy must be an nn.Module; got {proxy!r}")
+    own = {id(p) for p in proxy.parameters() if p.requires_grad}
+    if not own:
+        raise ArgumentError(f"proxy {type(proxy).__name__} has no parameters to train: give others")
+    if model is not None and own & {id(p) for p in model.parameters()}:
+        raise ArgumentError(
+            "proxy shares parameters with model, which its training would change: give it its own"
+        )
+    if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer)):
+        raise ArgumentError(f"proxy_optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
+    if optimizer is not None:
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not trained <= own:
+            raise ArgumentError(
+                "proxy_optimizer has parameters that are not the proxy's: make it of "
+                "proxy.parameters()"
+            )
+
+
+def as_reference(reference: Any, n: int | None, score: Any) -> Tensor | None:
+    """float32 [n] on the host, from one number per example or a mapping from index to number."""
+    if reference is None:
+        return None
+    if score not in ("auto", "history", "loss"):
+        raise ArgumentError(
+            f"reference= does not go with score {score!r}: use score='auto', 'history' or 'loss', "
+            f"or leave reference out"
+        )
+    if n is None:
+        raise ArgumentError(
+            "reference= needs examples with an index, which a stream does not have: give the "
+            "dataset itself, or leave reference out"
+        )
+    if isinstance(reference, Mapping):
+        missing = next((i for i in range(n) if i not in reference), None)
+        if missing is not None:
+            raise ArgumentError(
+                f"reference has no loss for example {missing}: give one for each of {n} examples"
+            )
+        reference = [float(reference[i]) for i in range(n)]
+    losses = torch.as_tensor(reference, dtype=torch.float32, device="cpu").detach()
+    if losses.shape != (n,):
+        raise ArgumentError(
+            f"reference must be one loss per example, shape [{n}]; got {list(losses.shape)}"
+        )
+    bad = ~losses.isfinite()
+    if bool(bad.any()):
+        place = int(bad.nonzero()[0])
+        raise ArgumentError(
+            f"reference must be finite; reference[{place}] = {float(losses[place]):g}: leave the "
+            f"example out of the dataset, or give it the mean of the others"
+        )
+    return losses.clone()
 
 
 def folder_of(memory: Any, score: Any) -> Path | None:

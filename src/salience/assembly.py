@@ -1,17 +1,18 @@
 """From what the user asked for to the parts of a sampler, for as many ranks as there are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from salience.arguments import pool_size
 from salience.batches.labels import Labels
-from salience.distributed import Ranks
+from salience.distributed import Ranks, checksum
 from salience.errors import ArgumentError
+from salience.focus import Focus, check_factors, make_focus
 from salience.functional import Scheme
 from salience.memory import PRIVATE, Storage
 from salience.presets import Preset, Settings, make_preset
@@ -38,6 +39,25 @@ class Parts(NamedTuple):
     size: int  # of a draw
     shard: Shard | None
     settings: dict[str, Any]  # what a state has to agree with
+    ranks: Ranks
+    interleaved: bool  # whether the examples of rank r are r, r + W, ... of the dataset
+    focus: Focus | None
+
+    def positions(self, indices: Tensor) -> Tensor:
+        """In the dataset, of examples that are numbered within a shard of it."""
+        return indices * self.ranks.world + self.ranks.rank if self.interleaved else indices
+
+    def places(self, positions: Tensor) -> Tensor:
+        """The numbers within a shard of examples at ``positions`` in the dataset."""
+        return positions // self.ranks.world if self.interleaved else positions
+
+    def factors(self, losses: Tensor, positions: Tensor) -> Tensor:
+        """Those of the focus, for examples at ``positions`` in the dataset."""
+        assert self.focus is not None
+        indices = None if self.examples is None else self.places(positions)
+        with torch.no_grad():
+            given = self.focus.factors(losses, indices)
+        return check_factors(given, losses)
 
 
 @dataclass(frozen=True)
@@ -59,6 +79,10 @@ class Recipe:
     by_index: bool
     sharding: Sharding
     memory: Path | None  # the folder of what is kept of each example; None: in this process
+    focus: str | Focus | None
+    reference: Tensor | None
+    proxy: nn.Module | None
+    proxy_optimizer: torch.optim.Optimizer | None
 
     def sharded(self, ranks: Ranks) -> bool:
         return bool(self.sharding) and ranks.world > 1
@@ -86,13 +110,31 @@ class Recipe:
             world=ranks.world,
             shard=shard,
             storage=storage,
+            reference=self._reference(ranks),
+            proxy=self.proxy,
+            proxy_optimizer=self.proxy_optimizer,
         )
         name, preset = make_preset(self.score, settings)
         choice = Choice(preset.smoothing, self.k, self.scheme, generator)
+        focus = make_focus(self.focus, n)
         saved = self._saved(name, preset.smoothing, batch, ranks)
+        saved["focus"] = None if focus is None else _described(focus)
         # Ranks ask each other at a draw, so all draw as many, from a small shard repeatedly.
         at_once = size if n is None or shard is not None else min(size, n)
-        return Parts(name, preset, choice, generator, n, at_once, shard, saved)
+        apart = shard is not None and self.sharding is True
+        return Parts(name, preset, choice, generator, n, at_once, shard, saved, ranks, apart, focus)
+
+    def with_classes(self, own: Tensor, classes: list[list[int]]) -> "Recipe":
+        """Classes numbered as by one process that has the examples of all ranks.
+
+        ``own`` are the values of the classes on this rank, ``classes`` those on each.
+        """
+        assert self.labels is not None
+        values = torch.tensor(sorted(set().union(*classes)), device="cpu")
+        if len(values) == self.labels.number:
+            return self
+        numbers = torch.searchsorted(values, own)
+        return replace(self, labels=Labels(numbers[self.labels.labels], len(values)))
 
     def seed_of(self, ranks: Ranks, *more: int) -> int:
         """Of the draws: the same on all ranks, unless each draws from its own examples."""
@@ -117,6 +159,12 @@ class Recipe:
         shard.sizes = sizes_of(self.n, ranks.world)
         return shard
 
+    def _reference(self, ranks: Ranks) -> Tensor | None:
+        """Of the examples of this rank."""
+        if self.reference is None or self.sharding is not True:
+            return self.reference
+        return self.reference[ranks.rank :: ranks.world].clone()
+
     def _labels(self, ranks: Ranks) -> Labels | None:
         """Of the examples of this rank."""
         if self.labels is None or self.sharding is not True:
@@ -134,10 +182,23 @@ class Recipe:
             "presample": self.presample,
             "smoothing": _described(smoothing),
             "shard": self.sharding,
+            "reference": self._reference_known(),
+            "proxy": None if self.proxy is None else _sized(self.proxy),
         }
 
+    def _reference_known(self) -> str | None:
+        """Enough to tell another one; with datasets of their own, ranks have one each."""
+        if self.reference is None:
+            return None
+        own = self.sharding == "own"
+        return "given" if own else f"{self.n} losses, checksum {checksum(self.reference)}"
 
-def _described(smoothing: Smoothing) -> str:
+
+def _sized(model: nn.Module) -> str:
+    return f"{type(model).__name__} of {sum(p.numel() for p in model.parameters())} parameters"
+
+
+def _described(part: Smoothing | Focus) -> str:
     """With its settings where it shows them; a default repr would be an address."""
-    shows = type(smoothing).__repr__ is not object.__repr__
-    return repr(smoothing) if shows else type(smoothing).__name__
+    shows = type(part).__repr__ is not object.__repr__
+    return repr(part) if shows else type(part).__name__

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from salience.draw import Draw
 from salience.errors import LossError, UsageError
-from salience.feedback import Arrived, Arriving, Means, bad_losses
+from salience.feedback import Arrived, Arriving, Means, Seen, bad_losses
 
-__all__ = ["Exchange", "Ranks", "checksum", "current_ranks", "rows_of"]
+__all__ = ["Exchange", "Ranks", "average", "checksum", "counted", "current_ranks", "rows_of"]
 
+Floats = NDArray[np.float64]
 Payload = Callable[[Arrived], NDArray[np.generic]]
 MeansOf = Callable[[Draw, Tensor], Means]
 
@@ -46,6 +47,10 @@ def current_ranks() -> Ranks:
     if dist.is_available() and dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
     return Ranks()
+
+
+def counted(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def rows_of(draw: Draw, ranks: Ranks) -> Draw:
@@ -76,6 +81,12 @@ def checksum(*tensors: Tensor) -> int:
 
 
 # --------------------------------------------------------------------------- between the processes
+
+
+def average(values: Tensor) -> None:
+    """In place, over all ranks, where the values are: like the gradients of the model."""
+    dist.all_reduce(values)
+    values /= dist.get_world_size()
 
 
 @final
@@ -129,12 +140,14 @@ class Pooled:
         self.number = local.number
 
     def result(self) -> Arrived:
-        means = np.ascontiguousarray(self._gather.result()).view(np.float64)
-        draw, losses, _ = self._local.result()
+        numbers = np.ascontiguousarray(self._gather.result()).view(np.float64)
+        means, rows = numbers[:, :2], numbers[:, 2:]
+        draw, losses, *_ = self._local.result()
         self._refuse(means[:, 0] == np.inf, bool(bad_losses(losses).any()))
         known = means[np.isfinite(means[:, 0])]
         found = Means(*known.mean(axis=0).tolist()) if len(known) else None
-        return Arrived(draw if self._draw is None else self._draw, losses, found)
+        seen = _seen(self.number, rows) if rows.size else None
+        return Arrived(draw if self._draw is None else self._draw, losses, found, seen)
 
     def _refuse(self, bad: NDArray[np.bool_], here: bool) -> None:
         """Losses of other ranks; whoever takes those of this one reports them with their values."""
@@ -158,6 +171,32 @@ def _means(of: MeansOf, skip_bad: bool, local: Arrived) -> NDArray[np.generic]:
     if not bool(good.any()):
         return np.full(2, np.nan)
     return np.array(of(local.draw.map(lambda x: x[good]), local.losses[good]))
+
+
+def _means_and_rows(of: MeansOf, skip_bad: bool, size: int, local: Arrived) -> Floats:
+    """The same, with index, 1 / (M p) and loss of up to ``size`` examples; nan behind them."""
+    rows = np.full((size, 3), np.nan)
+    good = ~bad_losses(local.losses)
+    draw, losses = local.draw.map(lambda x: x[good]), local.losses[good]
+    if len(losses):
+        parts = (draw.indices.numpy(), draw.inverse().numpy(), losses.numpy())
+        rows[: len(losses)] = np.stack(parts, axis=1)
+    return np.concatenate([_means(of, skip_bad, local).astype(np.float64), rows.reshape(-1)])
+
+
+def _seen(number: int, rows: Floats) -> Seen:
+    """What all ranks have sent by ``_means_and_rows``, as one draw."""
+    of_rank = rows.reshape(len(rows), -1, 3)
+    there = ~np.isnan(of_rank[..., 0])
+    counts = there.sum(axis=1)
+    # Every rank counts alike, however many of its draws were merged.
+    share = counts.sum() / (max(np.count_nonzero(counts), 1) * np.maximum(counts, 1))
+    inverse = (of_rank[..., 1] * share[:, None])[there]
+    indices, losses = of_rank[..., 0][there], of_rank[..., 2][there]
+    ones = torch.ones(len(losses), dtype=torch.float32, device="cpu")
+    p = torch.from_numpy(1 / inverse)
+    draw = Draw(number, torch.from_numpy(indices.astype(np.int64)), ones, p, ones, pool=1)
+    return Seen(draw, torch.from_numpy(losses.astype(np.float32)))
 
 
 @final
@@ -208,14 +247,18 @@ class Exchange:
         draw: Draw | None = None,
         *,
         skip_bad: bool = False,
+        rows: int = 0,
     ) -> Arriving:
         """This rank's own losses, with ``means`` averaged over all ranks.
 
         ``draw`` takes the place of that of ``local``. Bad losses of one rank are an error on all
-        of them, unless they are skipped.
+        of them, unless they are skipped. With ``rows``, the most that a rank has, the losses of all
+        ranks come as well.
         """
-        payload = partial(_means, means, skip_bad)
-        return Pooled(local, self._send(local, check, 4, payload), draw)
+        payload: Payload = partial(_means, means, skip_bad)
+        if rows:
+            payload = partial(_means_and_rows, means, skip_bad, rows)
+        return Pooled(local, self._send(local, check, 4 + 6 * rows, payload), draw)
 
     def _send(
         self, local: Arriving, check: int, words: int, payload: Payload, pool: int = 0

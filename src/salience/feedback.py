@@ -14,7 +14,7 @@ from salience import functional
 from salience.draw import Draw, check_lengths
 from salience.errors import LossError, UsageError
 
-__all__ = ["Feedback", "Window", "bad_losses", "per_example", "refuse_bad", "weighted_mean"]
+__all__ = ["Feedback", "Seen", "Window", "bad_losses", "per_example", "refuse_bad", "weighted_mean"]
 
 STEPS = 64  # that metrics look back on
 
@@ -144,6 +144,43 @@ def _event(device: torch.device) -> Any:
 # ------------------------------------------------------------- which losses belong to which draw
 
 
+@final
+class Places:
+    """The rows of draws ``numbers`` that slots name, looked up without reading the slots.
+
+    A slot is draw number x batch size + position in the draw.
+    """
+
+    def __init__(self, numbers: list[int], batch_size: int, slots: Tensor) -> None:
+        self.numbers, self._batch_size, self._device = numbers, batch_size, slots.device
+        at = torch.tensor(numbers, device="cpu").to(slots.device, non_blocking=True)
+        wanted, self._position = slots // batch_size, slots % batch_size
+        self._rows = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
+        self.known = at[self._rows] == wanted
+
+    def get(self, values: list[Tensor], dtype: torch.dtype) -> Tensor:
+        """Of what each draw has one of per row, that of the slots, where these are."""
+        table = self._table(values, dtype).to(self._device, non_blocking=True)
+        return table[self._rows, self._position]
+
+    def exchange(self, values: list[Tensor | None], new: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What slots have already or else ``new``, where this is, and all values with these."""
+        nothing = new.new_full((0,), math.nan)
+        known = [nothing if value is None else value for value in values]
+        table = self._table(known, new.dtype, math.nan)
+        rows, position = (x.to(new.device, non_blocking=True) for x in (self._rows, self._position))
+        before = table[rows, position]
+        found = torch.where(before.isnan(), new, before)
+        return found, [*table.index_put_((rows, position), found)]
+
+    def _table(self, values: list[Tensor], dtype: torch.dtype, fill: float = 0) -> Tensor:
+        shape = (len(values), self._batch_size)
+        table = torch.full(shape, fill, dtype=dtype, device=values[0].device)
+        for row, value in zip(table, values, strict=True):
+            row[: len(value)] = value
+        return table
+
+
 class Partial(NamedTuple):
     """The losses of a draw of which only some have come back."""
 
@@ -158,12 +195,29 @@ class Means(NamedTuple):
     smoothed: float  # what smoothing follows: the loss, or the score
 
 
+class Seen(NamedTuple):
+    """Examples and their losses, on the host."""
+
+    draw: Draw
+    losses: Tensor  # float32 [B]
+
+    def state(self) -> tuple[Any, ...]:
+        return self.draw.state_dict(), self.losses.clone()
+
+    @staticmethod
+    def from_state(draw: Any, losses: Tensor) -> "Seen":
+        found = Draw.from_state(draw)
+        check_lengths([found.indices, losses])
+        return Seen(found, losses.clone())
+
+
 class Arrived(NamedTuple):
     """A draw whose losses have come back, on the host."""
 
     draw: Draw
     losses: Tensor  # float32 [B]
     means: Means | None = None  # None: those of these losses
+    seen: Seen | None = None  # what a focus learns; None: the same
 
     @property
     def number(self) -> int:
@@ -175,14 +229,15 @@ class Arrived(NamedTuple):
     def state(self) -> tuple[Any, ...]:
         """Plain values, with tensors of their own."""
         means = None if self.means is None else list(self.means)
-        return self.draw.state_dict(), self.losses.clone(), means
+        own = (self.draw.state_dict(), self.losses.clone(), means)
+        return own if self.seen is None else (*own, self.seen.state())
 
     @staticmethod
-    def from_state(draw: Any, losses: Tensor, means: Any) -> "Arrived":
+    def from_state(draw: Any, losses: Tensor, means: Any, seen: Any = None) -> "Arrived":
         """What ``state`` was taken of."""
-        found = Draw.from_state(draw)
-        check_lengths([found.indices, losses])
-        return Arrived(found, losses.clone(), None if means is None else Means(*means))
+        found = Seen.from_state(draw, losses)
+        every = None if seen is None else Seen.from_state(*seen)
+        return Arrived(*found, None if means is None else Means(*means), every)
 
 
 class Arriving(Protocol):
@@ -220,8 +275,19 @@ class Learner(Protocol):
         """The same for losses on their way: what to ``take`` a step later."""
         ...
 
-    def take(self, draw: Draw, losses: Tensor, means: Means | None = None) -> None:
+    def take(
+        self, draw: Draw, losses: Tensor, means: Means | None = None, seen: Seen | None = None
+    ) -> None:
         """What has arrived."""
+        ...
+
+    @property
+    def focused(self) -> bool:
+        """Whether losses are multiplied by more than weights."""
+        ...
+
+    def factors_of(self, losses: Tensor, indices: Tensor) -> Tensor:
+        """By what else, [B], where the losses are; nothing is read back from there."""
         ...
 
 
@@ -243,6 +309,7 @@ class Feedback:
         self.waiting: dict[int, Draw] = {}  # handed out and not weighed, in this order
         self.last: Draw | None = None  # handed out last
         self._weighed: dict[int, Draw] = {}  # weighed last: they may be weighed again
+        self._factors: dict[int, Tensor] = {}  # of their rows, and of others'; nan: none yet
         self._partial: dict[int, Partial] = {}
         self._repeat: Tensor | None = None  # slots of the last call
         self._travelling: Transfer | None = None
@@ -264,21 +331,46 @@ class Feedback:
         self.waiting.clear()
         self._partial.clear()
         self._weighed.clear()
+        self._factors.clear()
 
     def mean(self, losses: Tensor, slots: Tensor | None, divisor: float | Tensor | None) -> Tensor:
         """The weighted mean; records the losses of draws that are weighed for the first time."""
+        if self._learner.focused:
+            self.flush()  # factors follow from all losses before these
         if slots is None:
             draw = self._only_one()
             losses = per_example(losses, len(draw))
             weights = None
             if not draw.uniform:
                 weights = draw.step_weights() if divisor is None else draw.weights
+            if self._learner.focused:
+                weights = self._focus(draw, losses.detach(), weights)
             if draw.number in self.waiting:
                 self._record(draw, losses.detach())
         else:
             losses = per_example(losses, len(slots))
             weights = self._record_slots(slots, losses.detach(), scaled=divisor is None)
         return weighted_mean(losses, weights, divisor, skip_bad=self._skip_bad)
+
+    def _focus(self, draw: Draw, losses: Tensor, weights: Tensor | None) -> Tensor:
+        """The weights with the factors; those of the first call, if the draw was weighed before."""
+        factors = self._factors.get(draw.number)
+        if draw.number in self.waiting or factors is None:
+            padded = weights if draw.scale != 1 else None
+            factors = self._learner.factors_of(self._counted(losses, padded), draw.indices)
+            self._factors = {draw.number: factors}
+        factors = factors[: len(draw)]
+        return factors if weights is None else weights.to(factors, non_blocking=True) * factors
+
+    def _counted(self, losses: Tensor, weights: Tensor | None) -> Tensor:
+        """At least float32, and 0 where a loss is left out or weighs nothing."""
+        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
+        if self._skip_bad:
+            losses = torch.where(bad_losses(losses), torch.zeros_like(losses), losses)
+        if weights is None:
+            return losses
+        weights = weights.to(losses.device, non_blocking=True)
+        return torch.where(weights > 0, losses, torch.zeros_like(losses))
 
     def _only_one(self) -> Draw:
         """The draw that losses without slots belong to."""
@@ -336,8 +428,6 @@ class Feedback:
     def _learn_late(self, draw: Draw, losses: Tensor) -> None:
         self._late.append(self._learner.learn_late(Arrived(draw, losses)))
 
-    # A slot is draw number x batch size + position in the draw.
-
     def slots(self, draw: Draw) -> Tensor:
         """One int64 per example of ``draw``."""
         first = draw.number * self._batch_size
@@ -355,27 +445,35 @@ class Feedback:
             self.flush()
         if not (self.waiting or self._weighed):
             raise UsageError("mean() needs a batch: iterate over the loader first")
-        weights = self._weights(slots, scaled)
+        draws = {**self._weighed, **self.waiting}
+        places = Places(sorted(draws), self._batch_size, slots)
+        weights = self._weights(draws, places, scaled)
+        given = None
+        if self._learner.focused:
+            given = self._factors_of(draws, places, self._counted(losses, weights))
         if late:
             self._travelling = Transfer(self.waiting, slots, losses)
         else:
             self._arrive(slots, losses.to(torch.float32), self.waiting, self._learner.learn)
-        return weights
+        if given is None:
+            return weights
+        factors, rows = given
+        self._factors = dict(zip(places.numbers, rows, strict=True))
+        return weights.to(factors, non_blocking=True) * factors
 
-    def _weights(self, slots: Tensor, scaled: bool) -> Tensor:
-        """Looked up where the slots are, without reading them; 0 for slots that are not known."""
-        known = {**self._weighed, **self.waiting}
-        numbers = sorted(known)
-        weights = [known[n].step_weights() if scaled else known[n].weights for n in numbers]
-        dtype = torch.float64 if any(w.dtype == torch.float64 for w in weights) else torch.float32
-        table = torch.zeros(len(numbers), self._batch_size, dtype=dtype, device=weights[0].device)
-        for row, values in zip(table, weights, strict=True):
-            row[: len(values)] = values
-        table = table.to(slots.device, non_blocking=True)
-        at = torch.tensor(numbers, device="cpu").to(slots.device, non_blocking=True)
-        wanted, position = slots // self._batch_size, slots % self._batch_size
-        rows = torch.searchsorted(at, wanted).clamp(max=len(numbers) - 1)
-        return table[rows, position] * (at[rows] == wanted)
+    def _weights(self, draws: dict[int, Draw], places: Places, scaled: bool) -> Tensor:
+        """0 for slots that are not known."""
+        found = [draws[n].step_weights() if scaled else draws[n].weights for n in places.numbers]
+        dtype = torch.float64 if any(w.dtype == torch.float64 for w in found) else torch.float32
+        return places.get(found, dtype) * places.known
+
+    def _factors_of(
+        self, draws: dict[int, Draw], places: Places, losses: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Those of an earlier call for these slots, or else those of the losses of this one."""
+        indices = places.get([draws[n].indices for n in places.numbers], torch.int64)
+        factors = self._learner.factors_of(losses, indices)
+        return places.exchange([self._factors.get(n) for n in places.numbers], factors)
 
     def _arrive(
         self, slots: Tensor, losses: Tensor, draws: dict[int, Draw], finish: Finish
@@ -432,10 +530,7 @@ class Feedback:
     def state_dict(self) -> list[Any]:
         """What has arrived and is not learned yet."""
         self.settle()
-        late = [each.result() for each in self._late]
-        return [
-            (draw.state_dict(), losses.clone(), means and [*means]) for draw, losses, means in late
-        ]
+        return [each.result().state() for each in self._late]
 
     def load(self, late: list[Arrived]) -> None:
         """Begin anew, with what ``read_state`` made of a state."""

@@ -8,19 +8,30 @@ For a pool of M candidates with scores :math:`s_i \ge 0`:
 ``draw``                    B positions from p
 ``even_visits``             position i at even intervals, n p_i times among n
 ``cap``                     min(q_i, T): no more than a given share each
+``spare``                   :math:`q_i = \min(\max(s_i / \bar s, a), 1)`
 ``weights``                 :math:`\alpha_i = (1 / (M p_i))^k`
 ``shard_weights``           :math:`\alpha_i = (Q / (N q_i))^k W Q_r / Q`
 ``merge_duplicates``        one row per distinct position, weights added
 ``variance_reduction``      :math:`v = M \sum_i s_i^2 / (\sum_i s_i)^2`
 ``effective_sample_size``   :math:`(\sum_i \alpha_i)^2 / \sum_i \alpha_i^2`
+``contrast``                :math:`r_i = L_i / (L_i + m_i)`
+``two_groups``              where r falls into two groups, and how far apart they are
 ``tracking_coefficient``    :math:`a` of :math:`\min_{a,b} \sum_i (a \hat L_i + b - L_i)^2`
+==========================  ==========================================================
+
+And for a batch of B examples with losses :math:`L_i`, factors with mean 1 to multiply them by:
+
+==========================  ==========================================================
+``ordered_count``           :math:`q`: B, B/2, ..., B/16, as the accuracy grows
+``ordered``                 :math:`f_i = B / q` for the q largest losses, 0 for the others
+``closeness``               :math:`f_i \propto \bar p_i (1 - \bar p_i) + \epsilon`
 ==========================  ==========================================================
 
 Nothing here waits for an accelerator: no function reads a value back to the host.
 """
 
 import math
-from typing import Literal, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -30,22 +41,31 @@ from torch import Tensor
 from salience.errors import ArgumentError
 
 __all__ = [
+    "Groups",
     "Scheme",
     "cap",
+    "closeness",
+    "contrast",
     "draw",
     "effective_sample_size",
     "even_visits",
     "merge_duplicates",
+    "ordered",
+    "ordered_count",
     "points",
     "probabilities",
     "shard_weights",
     "smooth",
+    "spare",
     "tracking_coefficient",
+    "two_groups",
     "variance_reduction",
     "weights",
 ]
 
 Scheme = Literal["systematic", "multinomial"]
+# From this accuracy on, only one in so many losses of a batch is trained on (Ordered SGD).
+STAGES = ((0.995, 16), (0.95, 8), (0.9, 4), (0.8, 2))
 Array = TypeVar("Array", Tensor, NDArray[np.float64])
 
 
@@ -148,10 +168,10 @@ def even_visits(credit: Tensor, p: Tensor, n: float) -> tuple[Tensor, Tensor]:
     ``credit``, ``p``: [M], fractions of a visit in [0, 1) and probabilities. Position i earns
     n p_i; the whole part becomes visits and the fraction stays. From credits that are uniform in
     [0, 1) it is visited n p_i times on average, and over any number of calls less than one visit
-    more or less often than it has earned.
+    more or less often than it has earned. A negative credit is earned back before the next visit.
     """
     total = credit + n * _wide(p)
-    counts = total.floor()
+    counts = total.floor().clamp(min=0)
     return counts.to(torch.int64), total - counts
 
 
@@ -174,6 +194,18 @@ def cap(q: Tensor, most: float) -> Tensor:
     # The fewest that have to be cut off: the next one is not above the limit.
     place = (largest <= limits).to(torch.int64).argmax()
     return q.clamp(max=limits[place])
+
+
+def spare(scores: Tensor, least: float) -> Tensor:
+    """q_i = min(max(s_i / m, a), 1), with s, m, a = ``scores``, their mean, ``least``.
+
+    Visits in proportion to q spare examples that are better learned than the average, down to
+    ``least`` of the visits of the others, which are all visited alike. All 1 where every score is
+    zero.
+    """
+    s = _wide(scores)
+    mean = s.mean()
+    return torch.where(mean > 0, s / mean, 1.0).clamp(least, 1.0)
 
 
 def merge_duplicates(indices: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,3 +247,82 @@ def tracking_coefficient(predicted: Tensor, observed: Tensor) -> Tensor:
     spread = (x * x).sum()
     # Below this share of the size, the spread is the rounding of equal predictions.
     return torch.where(spread > 1e-24 * size, (x * y).sum() / spread, 0.0)
+
+
+def contrast(losses: Tensor, typical: float | Tensor) -> Tensor:
+    """r_i = L_i / (L_i + m_i), with L, m = ``losses``, ``typical``: 0 to 1, and 1/2 where L = m.
+
+    The same for losses in any unit. 1/2 as well where both are zero.
+    """
+    total = losses + typical
+    return torch.where(total > 0, losses / total, 0.5)
+
+
+class Groups(NamedTuple):
+    """Two groups of values, and the gap between them."""
+
+    limit: float  # where the upper group begins: it has the values from here on
+    depth: float  # of the gap: density there over that of the lower of both peaks
+    share: float  # of the values in the upper group
+
+
+def two_groups(values: Tensor, bins: int = 64) -> Groups:
+    """The two groups that ``values`` in [0, 1] fall into best, from a histogram of them.
+
+    Otsu's limit, which leaves the least variance within the groups, tells the peak of each; the
+    gap is the lowest place between the peaks, of densities averaged over five bins. A depth near 0
+    means two groups with hardly anything between them, 1 means that there is one peak only.
+    """
+    counts, edges = np.histogram(values.double().numpy(), bins=bins, range=(0.0, 1.0))
+    h = counts / max(counts.sum(), 1)
+    below, moment = h.cumsum(), (h * (edges[:-1] + edges[1:]) / 2).cumsum()
+    between = (moment[-1] * below - moment) ** 2 / np.maximum(below * (1 - below), 1e-12)
+    otsu = _middle(between[:-1] == between[:-1].max()) + 1
+    density = np.convolve(np.pad(h, 2, mode="reflect"), np.full(5, 0.2), "valid")
+    low, high = int(density[:otsu].argmax()), otsu + int(density[otsu:].argmax())
+    between_peaks = density[low : high + 1]
+    gap = low + _middle(between_peaks == between_peaks.min())
+    peak = min(density[low], density[high])
+    depth = float(density[gap] / peak) if peak > 0 else 1.0
+    return Groups(float(edges[gap + 1]), depth, float(1 - below[gap]))
+
+
+def _middle(places: NDArray[np.bool_]) -> int:
+    """Of the places where something holds: of an empty gap, where all are as good, not its edge."""
+    there = np.flatnonzero(places)
+    return int(there[len(there) // 2])
+
+
+def ordered_count(accuracy: float, batch: int) -> int:
+    """q = B, B/2, B/4, B/8, B/16 from an accuracy of 0, .8, .9, .95, .995 on; at least 1.
+
+    B = ``batch``. The schedule of Ordered SGD (Kawaguchi and Lu 2020), rounded down. B where the
+    accuracy is not known yet (nan).
+    """
+    part = next((part for least, part in STAGES if accuracy >= least), 1)
+    return max(batch // part, 1)
+
+
+def ordered(losses: Tensor, q: int) -> Tensor:
+    """f_i = B / q for the q largest of the B ``losses``, 0 for the others; their mean is 1.
+
+    Of equal losses the first count as larger. mean(f L) is the mean of the q largest losses.
+    """
+    if not 1 <= q <= len(losses):
+        raise ArgumentError(f"q must be between 1 and the {len(losses)} losses; got {q}")
+    largest = torch.argsort(losses, descending=True, stable=True)[:q]
+    return torch.zeros_like(losses).index_fill_(0, largest, len(losses) / q)
+
+
+def closeness(p: Tensor, floor: float) -> Tensor:
+    """f_i = (p_i (1 - p_i) + e) / mean_j (p_j (1 - p_j) + e), with p, e = ``p``, ``floor``.
+
+    How close examples are to the decision (Active Bias, Chang et al. 2017): with p_i = exp(-L_i) of
+    a log loss, those that are learned (p near 1) and those that are contradicted (p near 0) both
+    fade, to no less than e before the division. 1 where all are zero.
+    """
+    if not (math.isfinite(floor) and floor >= 0):
+        raise ArgumentError(f"floor must be a finite number >= 0; got {floor}")
+    close = p * (1 - p) + floor
+    mean = close.mean()
+    return torch.where(mean > 0, close / mean, torch.ones_like(close))

@@ -22,6 +22,7 @@ from salience.batches.slots import attach
 from salience.draw import Draw
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import Feedback, outside_graphs
+from salience.focus import Focus, FocusName
 from salience.functional import Scheme
 from salience.pools import choose_batch, to_model
 from salience.presets import ScoreName
@@ -73,6 +74,15 @@ class ImportanceLoader:
             from the whole dataset, as one process.
         memory: a folder, such as one in ``/dev/shm``, for what ``"auto"`` and ``"history"`` keep of
             each example. The ranks of one machine then share one copy. None: in each process.
+        focus: what else ``mean`` multiplies the losses by: ``"ordered"`` (only the largest of a
+            batch), ``"closeness"`` (those that are neither learned nor contradicted), or an object
+            with the methods of ``salience.Focus``. None: nothing.
+        reference: the loss of each example under a model that was not trained on it, such as
+            ``salience.cross_fit`` gives. ``"auto"``, ``"history"`` and ``"loss"`` then score by the
+            part of the loss above it.
+        proxy: a small network that scores for the model, with ``"loss"`` or ``"upper_bound"``; it
+            trains along on the chosen batches, at one step in four, with ``proxy_optimizer``
+            (None: Adam with a learning rate of 1e-3).
         dataloader_options: everything else goes to ``DataLoader`` untouched.
 
     With a score that needs the model, batches arrive on the model's device, where they were scored.
@@ -102,6 +112,10 @@ class ImportanceLoader:
         slots: bool = False,
         shard: Sharding = False,
         memory: str | Path | None = None,
+        focus: FocusName | Focus | None = None,
+        reference: Any = None,
+        proxy: nn.Module | None = None,
+        proxy_optimizer: torch.optim.Optimizer | None = None,
         seed: int = 0,
         **dataloader_options: Any,
     ) -> None:
@@ -125,6 +139,10 @@ class ImportanceLoader:
             drop_last=drop_last,
             shard=shard,
             memory=memory,
+            focus=focus,
+            reference=reference,
+            proxy=proxy,
+            proxy_optimizer=proxy_optimizer,
         )
         self._given_steps = steps_per_epoch
         self._steps = _steps(sampler, steps_per_epoch, drop_last)
@@ -139,7 +157,7 @@ class ImportanceLoader:
         ahead = {"num_workers": inner.num_workers, "prefetch_factor": inner.prefetch_factor}
         sampler.alike.update({**ahead, "steps_per_epoch": steps_per_epoch, "slots": slots})
         self._layout = Layout(partial(one_example, dataset, inner.collate_fn))
-        self._begin(Fetched(inner), sampler, model, slots)
+        self._begin(Fetched(inner), sampler, proxy if model is None else model, slots)
 
     @classmethod
     def from_loader(
@@ -155,6 +173,9 @@ class ImportanceLoader:
         loss: Any = None,
         on_bad_loss: BadLoss = "raise",
         slots: bool = False,
+        focus: FocusName | Focus | None = None,
+        proxy: nn.Module | None = None,
+        proxy_optimizer: torch.optim.Optimizer | None = None,
         seed: int = 0,
     ) -> "ImportanceLoader":
         """Choose from pools that the user's own loader or stream yields, one batch from each.
@@ -174,12 +195,15 @@ class ImportanceLoader:
             loss=loss,
             on_bad_loss=on_bad_loss,
             seed=seed,
+            focus=focus,
+            proxy=proxy,
+            proxy_optimizer=proxy_optimizer,
         )
         self._given_steps = self._steps = None
         self._seed, self._drop_last = int(seed), False
         self._dataset = getattr(pools, "dataset", None)
         self._layout = Layout()
-        self._begin(pools, sampler, model, slots)
+        self._begin(pools, sampler, proxy if model is None else model, slots)
         return self
 
     _steps: int | None  # of the epoch under way; None: as many as the user's pools
@@ -430,7 +454,10 @@ class ImportanceLoader:
         ``slots``: those that came with the examples, whatever was fetched since and however the
         examples were split, shuffled or put together. ``divisor`` replaces B.
 
-        Called again for the same examples (LBFGS, SAM), it weighs them again and records nothing.
+        With ``focus``, its factors multiply the losses as well: those of the examples of this call.
+
+        Called again for the same examples (LBFGS, SAM), it weighs them again, by the same factors,
+        and records nothing.
         """
         if torch.compiler.is_dynamo_compiling():
             outside: Tensor = _mean_outside_graphs(self, losses, slots, divisor)
@@ -444,6 +471,14 @@ class ImportanceLoader:
     def skip(self) -> None:
         """The batch last yielded is deliberately not trained on."""
         self._sampler.outstanding.pop(self._feedback.skip().number, None)
+
+    def validation(self, loss: float) -> None:
+        """Tell the loss on examples that are not trained on; with several ranks, the same on all.
+
+        ``auto`` turns off when it was 2 % above the lowest one twice in a row, until it is back.
+        Other scores take no notice.
+        """
+        self._sampler.validation(loss)
 
     @property
     def indices(self) -> Tensor:
@@ -482,6 +517,14 @@ class ImportanceLoader:
         A copy, on the host, for scores that are known by index (``auto``, ``history``, ...).
         """
         return self._sampler.scores(indices)
+
+    def suspects(self, n: int | None = None) -> Tensor:
+        """Positions of examples whose labels contradict what was learned, the clearest first.
+
+        The first ``n`` in this order or, with None, as many as stand apart from all others: none
+        where losses do not fall into two groups. For ``auto`` and ``history``, which record losses.
+        """
+        return self._sampler.suspects(n)
 
     def recent(self) -> dict[str, Tensor]:
         """The rows of the last 64 steps: ``indices``, ``weights``, ``scores`` (at the time of the

@@ -28,7 +28,9 @@ def choose_batch(
     if candidates is None:
         candidates = torch.arange(pool_size(pool, layout), device="cpu")
     positions, draw = sampler.choose(candidates, pool)
-    return draw, pick(pool, positions, len(candidates), layout)
+    batch = pick(pool, positions, len(candidates), layout)
+    sampler.train_proxy(draw, batch)
+    return draw, batch
 
 
 def to_model(model: nn.Module | None, batch: Any) -> Any:

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from salience.batches.labels import Labels
 from salience.errors import ArgumentError
 from salience.functional import Scheme
 from salience.memory import PRIVATE, Storage
-from salience.scores import NEED_MODEL, Approx, History, Score, Uniform
+from salience.recency import Recency
+from salience.scores import NEED_MODEL, Approx, Excess, History, Proxy, Score, Uniform
+from salience.scores.model import ModelScore
 from salience.smoothing import Constant, Fading, Smoothing, make_smoothing
 from salience.sources import (
     AutoSource,
+    ByScore,
     Choice,
     EvenIntervals,
     Passes,
@@ -25,6 +28,7 @@ from salience.sources import (
     Strata,
     WholeDataset,
 )
+from salience.trust import Discounted, Trust
 
 __all__ = ["NAMES", "Preset", "ScoreName", "Settings", "make_preset"]
 
@@ -59,6 +63,9 @@ class Settings:
     world: int = 1  # ranks
     shard: Shard | None = None  # the part of this rank
     storage: Storage = PRIVATE  # of what is kept of each example
+    reference: Tensor | None = None  # losses that scores are taken above
+    proxy: nn.Module | None = None  # that scores for the model
+    proxy_optimizer: torch.optim.Optimizer | None = None
 
     @property
     def size(self) -> int:
@@ -72,6 +79,10 @@ class Settings:
 
     def shuffled(self, strata: Strata | None = None) -> Shuffled:
         return Shuffled(self.passes(strata), drop_last=self.drop_last, shard=self.shard)
+
+    def above(self, score: Score) -> Score:
+        """Above the reference, if there is one."""
+        return score if self.reference is None else Excess(score, self.reference)
 
     def draws(self, score: Score, smoothing: Smoothing) -> Preset:
         """By ``score`` from pools, or from the whole dataset for a score known by index."""
@@ -92,7 +103,7 @@ def uniform(s: Settings) -> Preset:
 
 def history(s: Settings) -> Preset:
     """The last loss of each example."""
-    return s.draws(History(s.size, storage=s.storage), s.smooth())
+    return s.draws(s.above(History(s.size, storage=s.storage)), s.smooth())
 
 
 def approx(s: Settings) -> Preset:
@@ -104,17 +115,26 @@ def approx(s: Settings) -> Preset:
 
 def auto(s: Settings) -> Preset:
     """Shuffled passes until importance pays, then a running mean of losses at even intervals."""
-    score = History(s.size, decay=0.8, storage=s.storage)
-    smoothing = Fading() if s.smoothing == "adaptive" else s.smooth()
-    on = s.draws(score, smoothing).source if s.pool else _even(s, score, smoothing)
-    assert on is not None
-    off = s.shuffled(_strata(s))
-    source = AutoSource(s.size, s.batch_size, score, smoothing, off, on)
-    return Preset(score, smoothing, source)
+    record = History(s.size, decay=0.8, storage=s.storage)
+    off, sizes = s.shuffled(_strata(s)), (s.size, s.batch_size)
+    if s.pool or s.smoothing != "adaptive":
+        score = s.above(record)
+        smoothing = Fading() if s.smoothing == "adaptive" else s.smooth()
+        on = s.draws(score, smoothing).source if s.pool else _even(s, score, smoothing)
+        assert on is not None
+        return Preset(score, smoothing, AutoSource(*sizes, score, smoothing, off, on))
+    fading, recency = Fading(), Recency(record, s.size, s.batch_size, s.storage)
+    trust = Trust(fading, None if s.labels is None else s.labels.labels)
+    score = s.above(recency)
+    on = _even(s, Discounted(score, trust), fading)
+    source = AutoSource(
+        *sizes, score, fading, off, on, fading=fading, trust=trust, recency=recency, k=s.k
+    )
+    return Preset(score, fading, source)
 
 
 def _even(s: Settings, score: Score, smoothing: Smoothing) -> Source:
-    return EvenIntervals(s.size, score, smoothing, s.k, s.scheme, s.generator)
+    return EvenIntervals(s.size, score, ByScore(smoothing, s.k), s.scheme, s.generator)
 
 
 def _strata(s: Settings) -> Strata | None:
@@ -132,11 +152,19 @@ BY_INDEX: dict[str, Callable[[Settings], Preset]] = {
 }
 
 
+def _by_model(name: str, s: Settings) -> Score:
+    if s.proxy is None:
+        return NEED_MODEL[name](s.model, s.loss)
+    score = NEED_MODEL[name](s.proxy, s.loss)
+    assert isinstance(score, ModelScore)
+    return Proxy(score, s.proxy_optimizer)
+
+
 def make_preset(score: str | Score, s: Settings) -> tuple[str, Preset]:
     """What the user wrote as ``score=``: its name and its parts."""
     if isinstance(score, str):
         if score in NEED_MODEL:
-            return score, s.draws(NEED_MODEL[score](s.model, s.loss), s.smooth())
+            return score, s.draws(s.above(_by_model(score, s)), s.smooth())
         if score in BY_INDEX:
             return score, BY_INDEX[score](s)
     elif isinstance(score, Score):

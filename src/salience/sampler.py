@@ -4,19 +4,18 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from salience.arguments import (
     BadLoss,
+    as_reference,
     check_arguments,
+    check_proxy,
     check_sharding,
     folder_of,
     host_indices,
@@ -24,36 +23,28 @@ from salience.arguments import (
     whole_numbers,
 )
 from salience.assembly import Parts, Recipe
-from salience.batches.labels import Labels, as_labels, class_values
-from salience.distributed import Exchange, Ranks, checksum, current_ranks, rows_of
+from salience.batches.labels import as_labels, class_values
+from salience.distributed import Exchange, Ranks, average, checksum, counted, current_ranks, rows_of
 from salience.draw import Draw
 from salience.errors import ArgumentError, LossError, StateError, UsageError
-from salience.feedback import (
-    Arrived,
-    Arriving,
-    Means,
-    Window,
-    bad_losses,
-    per_example,
-    refuse_bad,
-)
+from salience.feedback import Arrived, Arriving, Means, Seen, bad_losses, per_example
+from salience.focus import Focus, FocusName
 from salience.functional import Scheme
+from salience.growing import grow, grown, refuse_to_grow
+from salience.learning import Learning
 from salience.memory import BLANK, PRIVATE, Files, Turns, share
 from salience.presets import ScoreName
-from salience.scores import NEED_MODEL, Approx, Score
+from salience.scores import NEED_MODEL, Proxy, Score
 from salience.scores.checks import check_scores
-from salience.shards import Sharding, state_of_shard
-from salience.smoothing import RunningMean, Smoothing
-from salience.sources import Pool
+from salience.shards import Sharding
+from salience.smoothing import Fading, Smoothing
+from salience.sources import AutoSource, Pool
 from salience.sources.scoring import CHUNK
+from salience.states import VERSION, check_state, state_of_rank
+from salience.trust import suspects
 
 __all__ = ["ImportanceSampler"]
 
-Losses = NDArray[np.float32]
-
-VERSION = 7  # of the saved state
-LARGE = 16384  # losses that are learned at once, rather than kept
-BACKLOG = 64  # steps whose losses are learned together
 OUTSTANDING = 4096  # draws that never come back are forgotten beyond this many
 
 
@@ -92,6 +83,10 @@ class ImportanceSampler:
         drop_last: bool = False,
         shard: Sharding = False,
         memory: str | Path | None = None,
+        focus: FocusName | Focus | None = None,
+        reference: Any = None,
+        proxy: nn.Module | None = None,
+        proxy_optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         n, batch_size, seed = whole_numbers(n, batch_size, seed)
         check_arguments(n, k, draw, on_bad_loss)
@@ -103,7 +98,8 @@ class ImportanceSampler:
                 f"score {score!r} needs examples with an index, which a stream does not have: "
                 f"use 'loss', 'upper_bound' or 'gnorm', or give the dataset itself"
             )
-        check_sharding(shard, score, by_index, presample)
+        check_proxy(proxy, proxy_optimizer, model, score)
+        check_sharding(shard, score, by_index, presample, focus)
         self._recipe = Recipe(
             n=n,
             batch_size=batch_size,
@@ -120,40 +116,43 @@ class ImportanceSampler:
             by_index=by_index,
             sharding=shard,
             memory=folder_of(memory, score),
+            focus=focus,
+            reference=as_reference(reference, n, score),
+            proxy=proxy,
+            proxy_optimizer=proxy_optimizer,
         )
         # Of the datasets of several ranks, classes have to be numbered alike.
         own = shard == "own" and labels is not None and score == "approx"
         self._classes = class_values(labels) if own else None
+        self._learning = Learning(skips_bad=self.skips_bad)
+        self._turns: Turns | None = None  # with ranks that share memory
         self._assemble(self._current_ranks())
         self.outstanding: dict[int, Draw] = {}  # drawn, of all ranks together, and not learned
         self.deferred = False
         # What else has to be the same on all ranks.
         given = {"labels": labels is not None, "memory": memory is not None}
         self.alike: dict[str, Any] = {"seed": seed, **given}
+        if proxy is not None:
+            values = [p.detach().cpu() for p in proxy.parameters()]
+            self.alike["the initial parameters of the proxy"] = checksum(*values)
         self._exchange: Exchange | None = None
         self._connected = False
-        self._turns: Turns | None = None  # with ranks that share memory
-        self._unwritten: list[tuple[Tensor, Tensor]] = []  # indices and losses, until its turn
         self._arriving: deque[Arriving] = deque()  # from all ranks
         self._number = 0
-        self._backlog: list[Arrived] = []  # taken and not learned yet
-        self._mean_loss = RunningMean()
-        self._window = Window()
-        self.step = 0
-        self.skipped = 0
-        self.seconds = 0.0
+        self._seconds = 0.0
 
     def _assemble(self, ranks: Ranks) -> None:
         """Put the parts together for all ranks; with ``memory``, without it until ``connect``."""
         self._blank = self._recipe.memory is not None
-        self._use(self._recipe.assemble(ranks, BLANK if self._blank else PRIVATE), ranks)
+        self._use(self._recipe.assemble(ranks, BLANK if self._blank else PRIVATE))
 
-    def _use(self, parts: Parts, ranks: Ranks) -> None:
-        self.ranks, self.sharded = ranks, parts.shard is not None
-        self.score_name, self._choice, self._generator = parts.name, parts.choice, parts.generator
+    def _use(self, parts: Parts) -> None:
+        self._parts, self.ranks = parts, parts.ranks
+        self.sharded, self._shard = parts.shard is not None, parts.shard
+        self.score_name, self._settings = parts.name, parts.settings
+        self._generator = parts.generator
         self._score, self._smoothing, self.source = parts.preset
-        self._examples, self._size, self._shard = parts.examples, parts.size, parts.shard
-        self._settings = parts.settings
+        self._learning.use(parts, self._turns)
 
     def __repr__(self) -> str:
         size = "a stream" if self.n is None else f"{self.n} examples"
@@ -169,7 +168,7 @@ class ImportanceSampler:
         With memory that ranks share and another one writes: what that one has written by now.
         """
         self.catch_up()
-        self._settle()
+        self._learning.settle()
         return self._score
 
     @property
@@ -193,6 +192,21 @@ class ImportanceSampler:
         return self._number > 0
 
     @property
+    def focused(self) -> bool:
+        """Whether losses are multiplied by more than weights."""
+        return self._parts.focus is not None
+
+    @property
+    def step(self) -> int:
+        """How many draws were learned from, or wait for that."""
+        return self._learning.step
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far on draws by importance, and on learning."""
+        return self._seconds + self._learning.seconds
+
+    @property
     def skips_bad(self) -> bool:
         """Whether bad losses are left out instead of reported."""
         return self._on_bad_loss == "skip"
@@ -212,8 +226,8 @@ class ImportanceSampler:
             return
         if self.begun:
             raise UsageError(
-                f"this sampler has drawn for {_counted(self.ranks.world)} and now there are "
-                f"{_counted(ranks.world)}: make the process group before the first batch, or load "
+                f"this sampler has drawn for {counted(self.ranks.world)} and now there are "
+                f"{counted(ranks.world)}: make the process group before the first batch, or load "
                 f"its state into a new one"
             )
         self._assemble(ranks)
@@ -231,7 +245,7 @@ class ImportanceSampler:
         if self._blank:
             self._open_memory()
         if self._exchange is not None and self._shard is not None:
-            sizes = [int(size) for size in self._exchange.all(self._examples)]
+            sizes = [int(size) for size in self._exchange.all(self._parts.examples)]
             self._shard.connect(sizes, self._exchange.numbers)
             self._settings["dataset size"] = self._shard.n
         self._connected = True
@@ -244,20 +258,16 @@ class ImportanceSampler:
             parts = make(Files(folder))
         else:
             parts, self._turns = share(folder, self.ranks.rank, self._exchange.all, make)
-        self._use(parts, self.ranks)
+        self._use(parts)
         self._blank = False
 
     def _number_classes(self, classes: list[list[int]]) -> None:
         """As one process would, that has the examples of all ranks."""
-        labels = self._recipe.labels
-        assert labels is not None
         assert self._classes is not None
-        values = torch.tensor(sorted(set().union(*classes)), device="cpu")
-        if len(values) == labels.number:
-            return
-        numbers = torch.searchsorted(values, self._classes)
-        self._recipe = replace(self._recipe, labels=Labels(numbers[labels.labels], len(values)))
-        self._assemble(self.ranks)
+        recipe = self._recipe.with_classes(self._classes, classes)
+        if recipe is not self._recipe:
+            self._recipe = recipe
+            self._assemble(self.ranks)
 
     @property
     def counts_others(self) -> bool:
@@ -274,14 +284,8 @@ class ImportanceSampler:
         if not self.sharded:
             return rows_of(draw, self.ranks)
         own = draw.map(_unchanged)
-        own.indices = self._positions(own.indices)
+        own.indices = self._parts.positions(own.indices)
         return own
-
-    def _positions(self, indices: Tensor) -> Tensor:
-        """In the dataset, of examples that are numbered within a shard of it."""
-        if not (self.sharded and self._recipe.sharding is True):
-            return indices
-        return indices * self.ranks.world + self.ranks.rank
 
     @property
     def _shares_memory(self) -> bool:
@@ -320,16 +324,16 @@ class ImportanceSampler:
             )
         self.connect()
         self.collect()  # every rank at the same draw: errors come on all of them
-        if self.source.ready(self._size, self._number):
-            draw = self.source.draw(self._size, self._number)
+        if self.source.ready(self._parts.size, self._number):
+            draw = self.source.draw(self._parts.size, self._number)
         else:
             self.catch_up()
             if self._turns is not None:
                 self._turns.wait()
             start = time.perf_counter()
-            self._write()
-            draw = self.source.draw(self._size, self._number)
-            self.seconds += time.perf_counter() - start
+            self._learning.write()
+            draw = self.source.draw(self._parts.size, self._number)
+            self._seconds += time.perf_counter() - start
         if self._turns is not None:
             self._turns.finish()
         self._number += 1
@@ -361,11 +365,22 @@ class ImportanceSampler:
         scores = self._pool_scores(indices, batch)
         indices = indices.to(scores.device, non_blocking=True)
         merge = self.readable(scores)
-        positions, draw = self._choice.draw(size, self._number, scores, indices, merge=merge)
+        positions, draw = self._parts.choice.draw(size, self._number, scores, indices, merge=merge)
         self._number += 1
         self.outstanding[draw.number] = draw
-        self.seconds += time.perf_counter() - start
+        self._seconds += time.perf_counter() - start
         return positions, draw
+
+    def train_proxy(self, draw: Draw, batch: Any) -> None:
+        """Let the proxy learn from the ``batch`` that was chosen, at one call in four.
+
+        Nothing happens without a proxy. With several ranks, its gradients are averaged over them.
+        """
+        proxy = getattr(self._score, "inner", self._score)
+        if isinstance(proxy, Proxy):
+            start = time.perf_counter()
+            proxy.train(draw.weights, batch, average if self.ranks.world > 1 else None)
+            self._seconds += time.perf_counter() - start
 
     def _pool_scores(self, indices: Tensor, batch: Any) -> Tensor:
         """A bad score counts for nothing; if its example is drawn all the same, the loss tells."""
@@ -413,6 +428,25 @@ class ImportanceSampler:
         losses = per_example(losses.detach(), len(found)).to("cpu", torch.float32)
         self.learn(found, losses)
 
+    def factors(self, draw: Draw, losses: Tensor) -> Tensor:
+        """What else to multiply the losses of ``draw`` by, [B], before ``update`` learns them.
+
+        Those of ``focus``, where the losses are; all 1 without one.
+        """
+        losses = per_example(losses.detach(), len(draw))
+        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
+        if not self.focused:
+            return torch.ones_like(losses)
+        counts = draw.weights.to(losses.device, non_blocking=True) > 0
+        if self.skips_bad:
+            counts = counts & ~bad_losses(losses)
+        return self.factors_of(torch.where(counts, losses, torch.zeros_like(losses)), draw.indices)
+
+    def factors_of(self, losses: Tensor, indices: Tensor) -> Tensor:
+        """The same for losses that are checked, of examples at ``indices`` in the dataset."""
+        self.collect()  # factors follow from the losses of all ranks before these
+        return self._parts.factors(losses, indices)
+
     def _drawn(self, draw: Draw) -> Draw:
         if draw.number not in self.outstanding:
             raise UsageError(
@@ -436,108 +470,45 @@ class ImportanceSampler:
 
         With several ranks they are sent to the others and taken when those of all have come.
         """
-        if self._exchange is None:
-            self.take(draw, losses)
-        else:
+        if self.ranks.world > 1:
             self._arriving.append(self.learn_late(Arrived(draw, losses)))
+        else:
+            self.take(draw, losses)
 
     def learn_late(self, local: Arriving) -> Arriving:
         """The same for losses on their way; whoever calls ``take``s what comes of them."""
+        if self.ranks.world > 1:
+            self.connect()  # a resumed run may weigh what was drawn before it draws itself
         if self._exchange is None:
             return local
-        whole = self.outstanding.pop(local.number)
+        whole, means = self.outstanding.pop(local.number), self._learning.means
         if self.sharded:
-            return self._exchange.means(local, self._means, 0, whole, skip_bad=self.skips_bad)
+            means = self._learning.means_of_shard
+            return self._exchange.means(local, means, 0, whole, skip_bad=self.skips_bad)
         if self.by_index:
             return self._exchange.rows(whole, local, self.batch_size)
-        # Pools are each rank's own: only what smoothing follows is the mean over all ranks.
+        # Pools are each rank's own: only what smoothing follows is the mean over all ranks, and
+        # only a focus learns the losses of all.
         check = checksum(self._generator.get_state())
-        return self._exchange.means(local, self._means, check, skip_bad=self.skips_bad)
+        rows = self.batch_size if self.focused else 0
+        return self._exchange.means(local, means, check, skip_bad=self.skips_bad, rows=rows)
 
     def collect(self) -> None:
         """Take what all ranks have sent."""
         while self._arriving:
             self.take(*self._arriving.popleft().result())
 
-    def take(self, draw: Draw, losses: Tensor, means: Means | None = None) -> None:
-        """Check the losses of a draw now, and learn them before anything depends on them.
-
-        Several steps in a row take a fraction of the time that they take one by one, with a
-        training step in between.
-        """
-        good, values = self._checked(draw, losses.numpy())
-        self.step += 1
+    def take(
+        self, draw: Draw, losses: Tensor, means: Means | None = None, seen: Seen | None = None
+    ) -> None:
+        """Check the losses of a draw now, and learn them before anything depends on them."""
+        self._learning.take(draw, losses, means, seen)
         self.outstanding.pop(draw.number, None)
-        if len(values) or means is not None:  # with none of its own, a rank follows the others
-            # A copy: the user may change them in place.
-            self._backlog.append(Arrived(good, torch.from_numpy(values.copy()), means))
-        steps = len(self._backlog)
-        if steps >= BACKLOG or steps * len(values) >= LARGE:
-            self._learn_backlog()
-
-    def _checked(self, draw: Draw, values: Losses) -> tuple[Draw, Losses]:
-        """Without bad losses, or an error."""
-        # The extremes show every bad loss, for nan is both; reductions would take twice as long.
-        if not len(values) or (values[values.argmin()] >= 0 and values[values.argmax()] < math.inf):
-            return draw, values
-        losses = torch.from_numpy(values)
-        bad = bad_losses(losses)
-        if not self.skips_bad:
-            refuse_bad(bad, losses, self._positions(draw.indices), self.step + 1)
-        self.skipped += int(bad.sum())
-        return draw.map(lambda x: x[~bad]), values[~bad.numpy()]
 
     def catch_up(self) -> None:
         """Learn what has come back and is not learned yet. When this happens changes no draw."""
         self.collect()
-        if self._backlog:
-            self._learn_backlog()
-
-    def _learn_backlog(self) -> None:
-        start = time.perf_counter()
-        backlog, self._backlog = self._backlog, []
-        for arrived in backlog:
-            self._learn(*arrived)
-        self.seconds += time.perf_counter() - start
-
-    def _learn(self, draw: Draw, losses: Tensor, means: Means | None) -> None:
-        means = means or self._means(draw, losses)
-        self._mean_loss.update(means.loss)
-        self._smoothing.update(means.smoothed)
-        if not len(losses):
-            return
-        self._window.append(draw, losses)
-        if self._turns is not None and not self._turns.writes:
-            return  # another rank does
-        once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
-        if self._turns is None:
-            self._observe(*once)
-        else:
-            self._unwritten.append(once)
-
-    def _observe(self, indices: Tensor, losses: Tensor) -> None:
-        changed = self._score.update(indices, losses)
-        if self.source is not None:
-            self.source.update(changed)
-
-    def _settle(self) -> None:
-        """Write what was learned, between two draws; only the rank that writes waits for others."""
-        if self._unwritten and self._turns is not None:
-            self._turns.wait()
-            self._write()
-
-    def _write(self) -> None:
-        """Into memory that ranks share, when it is this one's turn."""
-        unwritten, self._unwritten = self._unwritten, []
-        for once in unwritten:
-            self._observe(*once)
-
-    def _means(self, draw: Draw, losses: Tensor) -> Means:
-        """With shards, so that their mean over the ranks is one over all examples."""
-        share = 1.0 if self._shard is None else self._shard.share
-        loss = draw.unbiased_mean(losses) * share
-        in_losses = self._score.unit == "loss"
-        return Means(loss, loss if in_losses else draw.unbiased_mean(draw.scores) * share)
+        self._learning.learn()
 
     def extend(self, n: int, labels: Any = None) -> None:
         """The dataset has grown to ``n`` examples; new ones have not been seen yet.
@@ -546,66 +517,27 @@ class ImportanceSampler:
         them do this at the same step.
         """
         n = whole_number("the dataset size", n)
-        self._refuse_to_extend(n)
+        refuse_to_grow(self._recipe, self._parts, n)
         if n == self.n:
             return
-        if self._recipe.memory is not None and self.ranks.world > 1:
-            raise UsageError("memory that ranks share cannot grow: leave memory out")
         if self._blank:
             self.connect()
-        grown = self._grown_labels(n, labels)
+        recipe = grown(self._recipe, self._parts, n, labels)
         self.catch_up()
-        score: Any = self._score
-        if isinstance(score, Approx):
-            score.extend(n, None if grown is None else grown.labels[self.n :])
-        elif self.by_index:
-            score.extend(n)
-        assert self.source is not None
-        self.source.extend(n, None if grown is None else grown.labels)
-        self.n = self._examples = n
-        self._recipe = replace(self._recipe, n=n, labels=grown)
-        self._size = min(self.batch_size * self.ranks.world, n)
-        self._settings["dataset size"] = n
+        self._use(grow(self._parts, recipe))
+        self._recipe, self.n = recipe, n
 
-    def _refuse_to_extend(self, n: int) -> None:
-        if self.n is None:
-            raise UsageError("a stream has no size that could grow")
-        if self.sharded:
-            raise UsageError(
-                "the shards of several ranks cannot grow: leave shard out, or begin anew with the "
-                "larger dataset"
-            )
-        if self.by_index and not hasattr(self._score, "extend"):
-            raise UsageError(
-                f"score {self.score_name} cannot grow: give it a method extend(n) that makes room "
-                f"for n examples"
-            )
-        if n < self.n:
-            raise ArgumentError(
-                f"the dataset has shrunk from {self.n} to {n} examples: extend() is for new ones "
-                f"behind those that were there"
-            )
+    def validation(self, loss: float) -> None:
+        """Tell the loss on examples that are not trained on; with several ranks, the same on all.
 
-    def _grown_labels(self, n: int, labels: Any) -> Labels | None:
-        """The classes of all examples, numbered as before."""
-        before = self._recipe.labels
-        if before is None:
-            return None
-        if labels is None:
-            raise ArgumentError(f"labels must be given for all {n} examples, as at the beginning")
-        grown = as_labels(labels, n)
-        # With no more classes than places in a batch, ``auto`` makes no use of them.
-        if (
-            not isinstance(self._score, Approx)
-            and grown.number <= self.batch_size * self.ranks.world
-        ):
-            return grown
-        if grown.number != before.number or not torch.equal(grown.labels[: self.n], before.labels):
-            raise ArgumentError(
-                "labels must be those of before with new ones behind, and no new classes: begin "
-                "anew with all classes"
-            )
-        return grown
+        ``auto`` turns off when it was 2 % above the lowest one twice in a row, until it is back.
+        Other scores take no notice.
+        """
+        value = float(loss)
+        if math.isnan(value):
+            raise ArgumentError("the validation loss is nan: leave it out, or measure it again")
+        if isinstance(self.source, AutoSource):
+            self.source.validation(value)
 
     def forget(self) -> None:
         """Forget the draws whose losses never came back."""
@@ -644,21 +576,31 @@ class ImportanceSampler:
             out.copy_(check_scores(score.score(part, None), len(part), unknown=True))
         return found
 
+    def suspects(self, n: int | None = None) -> Tensor:
+        """Positions of examples whose labels contradict what was learned, the clearest first.
+
+        The first ``n`` in this order or, with None, as many as stand apart from all others: none
+        where losses do not fall into two groups. For ``auto`` and ``history``, which record losses.
+        """
+        if self.score_name not in ("auto", "history"):
+            raise UsageError(
+                f"score {self.score_name!r} records no losses to find suspects by: use 'auto' or "
+                f"'history'"
+            )
+        count = None if n is None else whole_number("n", n, least=0)
+        fading = self._smoothing if isinstance(self._smoothing, Fading) else None
+        labels = self._recipe.labels
+        return suspects(self.scores(), count, fading, None if labels is None else labels.labels)
+
     def recent(self) -> dict[str, Tensor]:
         """``indices``, ``weights``, ``scores``, ``losses`` of the steps that metrics look at."""
         self.catch_up()
-        rows = self._window.rows()
-        return {**rows, "indices": self._positions(rows["indices"])}
+        return self._learning.rows()
 
     def metrics(self) -> dict[str, float]:
         """Plain floats about the last steps; nan where nothing is known yet."""
         self.catch_up()
-        return {
-            "mean_loss": self._mean_loss.value,
-            **self._window.summary(),
-            "active": float(self.active),
-            "skipped_losses": float(self.skipped),
-        }
+        return {**self._learning.metrics(), "active": float(self.active)}
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values, enough to continue exactly.
@@ -670,20 +612,19 @@ class ImportanceSampler:
     def own_state(self, outstanding: Iterable[Draw]) -> dict[str, Any]:
         """What this rank has to save, with the draws that are to come again."""
         self.catch_up()
-        self._settle()
-        turns = self._turns
+        self._learning.settle()
+        turns, focus = self._turns, self._parts.focus
         return {
             "version": VERSION,
             "settings": dict(self._settings),
             **({} if turns is None or turns.writes else {"elsewhere": turns.writer}),
             "number": self._number,
-            "step": self.step,
-            "skipped": self.skipped,
+            **self._learning.state_dict(),
             "rng": self._generator.get_state(),
-            "mean_loss": self._mean_loss.state_dict(),
             "smoothing": self._smoothing.state_dict(),
             "score": self._score.state_dict(),
             "source": {} if self.source is None else self.source.state_dict(),
+            **({} if focus is None else {"focus": focus.state_dict()}),
             "outstanding": [draw.state_dict() for draw in outstanding],
         }
 
@@ -695,7 +636,7 @@ class ImportanceSampler:
             self.connect()
             state["settings"] = dict(self._settings)
         assert self._exchange is not None
-        parts = self._exchange.all({**state, "examples": self._examples})
+        parts = self._exchange.all({**state, "examples": self._parts.examples})
         return {"version": VERSION, "settings": state["settings"], "parts": parts}
 
     def apart(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -703,23 +644,7 @@ class ImportanceSampler:
         if not self._recipe.sharding:
             return state
         sizes = [self.examples] if self._shard is None else self._shard.sizes
-        try:
-            parts = state.get("parts", [{**state, "examples": self.examples}])
-            if [int(part["examples"]) for part in parts] == sizes:
-                return dict(parts[self.ranks.rank])
-            self._refuse_to_cut(len(parts))
-            return state_of_shard(parts, self.ranks, sizes, self._recipe.sharding)
-        except StateError:
-            raise
-        except Exception as error:
-            raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
-
-    def _refuse_to_cut(self, ranks: int) -> None:
-        if not isinstance(self._recipe.score, str):
-            raise StateError(
-                f"what a score of your own ({self.score_name}) has learned cannot be cut into "
-                f"other shards: resume on {_counted(ranks)}, each with the examples it had"
-            )
+        return state_of_rank(state, self.ranks, sizes, self._recipe)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken; the state of something else changes nothing."""
@@ -730,12 +655,12 @@ class ImportanceSampler:
         """The same for a state that was checked and is this rank's."""
         if self._turns is not None:
             self._turns.wait()
-        before, window = self.own_state(self.outstanding.values()), self._window
+        before, window = self.own_state(self.outstanding.values()), self._learning.window
         try:
             self._load(state)
         except Exception as error:
             self._load(before)
-            self._window = window
+            self._learning.window = window
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
         finally:
             if self._turns is not None:
@@ -747,64 +672,26 @@ class ImportanceSampler:
             self.join()
         if self.sharded or self._blank:
             self.connect()
-        version = state.get("version") if isinstance(state, dict) else None
-        if version != VERSION:
-            raise StateError(
-                f"state has version {version!r}, this release reads {VERSION}: "
-                f"pass what state_dict() of an ImportanceLoader or ImportanceSampler returned"
-            )
-        if "elsewhere" in state:
-            rank = state["elsewhere"]
-            raise StateError(
-                f"this is the state of a rank that shares the memory of rank {rank}, which has "
-                f"all of it: load what state_dict() returned on rank {rank}"
-            )
-        saved = state.get("settings", {})
-        for what, value in self._settings.items():
-            if saved.get(what) != value:
-                here = f"{value!r}{self._on_ranks() if what == 'batch_size' else ''}"
-                raise StateError(
-                    f"state was saved with {what} {saved.get(what)!r}, this one has {here}: "
-                    f"load it into one made with the same arguments"
-                )
-
-    def _on_ranks(self) -> str:
-        world = self.ranks.world
-        return f" ({self.batch_size} on each of {world} ranks)" if world > 1 else ""
+        check_state(state, self._settings, self.ranks, self.batch_size)
 
     def _load(self, state: dict[str, Any]) -> None:
-        self._backlog, self._unwritten, self._arriving = [], [], deque()
+        self._arriving = deque()
         self._number = int(state["number"])
-        self.step, self.skipped = int(state["step"]), int(state["skipped"])
+        self._learning.load_state_dict(state)
         if state["rng"] is None:  # from other ranks
             self._generator.manual_seed(self._recipe.seed_of(self.ranks, self._number))
         else:
             self._generator.set_state(state["rng"].cpu())
-        self._mean_loss.load_state_dict(state["mean_loss"])
         self._smoothing.load_state_dict(state["smoothing"])
         self._score.load_state_dict(state["score"])
+        if self._parts.focus is not None:
+            self._parts.focus.load_state_dict(state["focus"])
         if self.source is not None and state["source"] is None:
             self.source.refresh()
         elif self.source is not None:
             self.source.load_state_dict(state["source"])
         draws = [Draw.from_state(parts) for parts in state["outstanding"]]
         self.outstanding = {draw.number: draw for draw in draws}
-        self._window = Window()
-
-
-def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
-    """One loss per distinct index, the mean of the repeated ones; in the order of the indices."""
-    at, n = indices.numpy(), len(indices)
-    # Index and place in one number: sorted in a fraction of the time of an argsort.
-    bits = n.bit_length()
-    packed = np.sort(at << bits | np.arange(n))
-    ordered, place = packed >> bits, packed & (1 << bits) - 1
-    values, repeated = losses.numpy()[place], ordered[1:] == ordered[:-1]
-    if len(repeated) and repeated[repeated.argmax()]:
-        starts = np.append(0, np.flatnonzero(~repeated) + 1)
-        means = np.add.reduceat(values, starts) / np.diff(starts, append=n)
-        ordered, values = ordered[starts], means.astype(np.float32)
-    return torch.from_numpy(ordered), torch.from_numpy(values)
 
 
 def _unchanged(tensor: Tensor) -> Tensor:
@@ -813,7 +700,3 @@ def _unchanged(tensor: Tensor) -> Tensor:
 
 def _by_index(score: Any) -> bool:
     return bool(getattr(score, "by_index", True))
-
-
-def _counted(ranks: int) -> str:
-    return "1 rank" if ranks == 1 else f"{ranks} ranks"

@@ -53,9 +53,12 @@ def state_of_shard(
         raise ValueError(f"{sum(before)} examples were saved, {sum(sizes)} are here")
     mine = ids_of(np.arange(sizes[ranks.rank]), sizes, sharding, ranks.rank)
     at = owners_of(mine, before, sharding)
-    scores = [part["score"] for part in parts]
-    score = {name: _picked([state[name] for state in scores], before, *at) for name in scores[0]}
-    state = {**parts[0], "score": score, "source": None, "rng": None, "outstanding": []}
+    state = {**parts[0], "source": None, "rng": None, "outstanding": []}
+    for what in ("score", "focus"):
+        if what in state:
+            learned = [part[what] for part in parts]
+            names = learned[0]
+            state[what] = {n: _picked([each[n] for each in learned], before, *at) for n in names}
     state["skipped"] = 0 if ranks.rank else sum(int(part["skipped"]) for part in parts)
     if "loader" in state:
         late = [part["loader"]["late"] for part in parts]
@@ -89,7 +92,7 @@ def _cut(
 ) -> Arrived:
     """Of the losses of one step, those of the examples that are now this rank's, maybe none."""
     rows: list[list[Tensor]] = []
-    for rank, (draw, losses, _) in enumerate(step):
+    for rank, (draw, losses, *_) in enumerate(step):
         ids = ids_of(draw.indices.numpy(), before, sharding, rank)
         owner, place = owners_of(ids, sizes, sharding)
         here = torch.from_numpy(np.flatnonzero(owner == mine))
@@ -104,7 +107,7 @@ def _cut(
 
 def _means(step: list[Arrived]) -> Means | None:
     """Those that all ranks have in common; one process alone has left them to be computed."""
-    draw, losses, means = step[0]
+    draw, losses, means, _ = step[0]
     good = ~bad_losses(losses)
     if means is not None or len(step) > 1 or not bool(good.any()):
         return means

@@ -147,6 +147,11 @@ class Fading:
         )
 
     @property
+    def start(self) -> float:
+        """The mean loss of the first steps."""
+        return self._start
+
+    @property
     def remaining(self) -> float:
         """rho; 1 before the first step."""
         return min(self._mean.value / self._start, 1.0) if self._start > 0 else 1.0

@@ -71,29 +71,27 @@ def test_costs_of_auto_while_on(tmp_path: Path):
 # Payoff.
 
 
-def test_medians_count_a_seed_that_never_arrives_as_infinite():
-    middle = load("payoff").middle
-    assert middle([0.5, None, 0.4]) == "0.50 (0.40, 0.50, never)"
-    assert middle([None, 0.4, None]) == "never (0.40, never, never)"
+def test_cells_are_those_of_the_summary():
+    def found(mean: float, same: bool = False) -> dict[str, object]:
+        return {"mean": mean, "low": mean - 0.001, "high": mean + 0.001, "n": 3, "same": same}
 
-
-def test_equal_time_never_looks_beyond_the_time():
-    at_equal_time = load("payoff").at_equal_time
-    rows = [{"seconds": 0.0}, {"seconds": 1.0}, {"seconds": 2.1}]
-    assert at_equal_time(rows, 2.0) == {"seconds": 1.0}
-    assert at_equal_time(rows, 2.1) == {"seconds": 2.1}
+    final = {"test_error": {"mean": 0.05, "std": 0.002, "n": 3}}
+    told = {"equal_time": found(-0.01), "best": found(0.002), "worst": found(0.0, same=True)}
+    ours = {"final": final, "differences": told, "steps_to_target_ratio": None, "n": 3}
+    cells = load("payoff").cells({"methods": {"uniform": {"final": final, "n": 3}, "auto": ours}})
+    assert cells == [
+        *("3", "5.00 (0.20) %", "4.00 %", "-1.00 (-1.10 to -0.90)"),
+        *("+0.20 (+0.10 to +0.30)", "none", "never"),
+    ]
 
 
 def test_a_short_payoff_from_beginning_to_end(tmp_path: Path):
-    short = ("--cases", "digits", "--schedules", "constant", "--steps", 20, "--seeds", 1)
+    short = ("--cases", "digits", "--steps", 20, "--seeds", 1)
     done = run("payoff", *short, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "table.json").read_text())
-    ((name, found),) = results.items()
-    assert name == "digits, constant"
+    made = (tmp_path / "table.md").read_text()
+    assert made.strip() in done.stdout
     # The first 20 steps of auto are ordinary shuffling: bitwise identical to uniform.
-    assert found["steps_to_target"] == [1.0]
-    assert found["time_to_target"] == pytest.approx([found["step_cost"]], rel=0.5)
-    assert (tmp_path / "table.md").read_text().strip() in done.stdout
+    assert [cell.strip() for cell in made.splitlines()[2].split("|")][5:7] == ["none", "none"]
     again = run("payoff", "--cases", "digits", "--table", "--out", tmp_path)
-    assert json.loads((tmp_path / "table.json").read_text()) == results, again.stderr
+    assert (tmp_path / "table.md").read_text() == made, again.stderr

@@ -80,14 +80,22 @@ def test_cases_without_a_number_say_why():
     cell = scale_report.cell
     assert cell(None, "mean_ms") == ""
     assert cell(row("history", 10), "mean_ms", "longest_ms") == "1 (2)"
+    assert cell(row("history", 10), "step_ms", "longest_ms") == "0.5 (2)"
     assert cell({"status": "error", "error": "too many"}, "mean_ms") == "fails"
     assert cell({"status": "over the limit", "limit_seconds": 900.0}, "mean_ms") == "over 900 s"
 
 
 def test_growth_and_limits_are_those_of_the_rows():
     rows = [
-        row("history", 10**5, mean_ms=1.0, longest_ms=2.0),
-        row("history", 10**8, mean_ms=1.5, longest_ms=5.0, bytes_per_example=41.0),
+        row("history", 10**5, mean_ms=1.0, processor_ms=1.1, longest_ms=2.0),
+        row(
+            "history",
+            10**8,
+            mean_ms=9.0,  # other programs ran
+            processor_ms=1.5,
+            longest_ms=5.0,
+            bytes_per_example=41.0,
+        ),
     ]
     last = scale_report.growth_table(rows).splitlines()[-1]
     assert last == "| `history` | 1 (2) | 1.5 (5) | 1.5 | **2.5** | 1 | **41** |"

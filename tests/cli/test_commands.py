@@ -23,13 +23,12 @@ from salience.cli.tasks import resolve
 from salience.compare import Row, Run
 from salience.compare.reading import read_comparison
 from salience.compare.report import numbers
-from salience.compare.report.words import sentences
+from salience.compare.report.words import outcome, sentences
 from salience.compare.summary import summarize
 
 SOURCE = str(Path(salience.__file__).parents[1])
-FIELDS = [
-    name for name in Row.__annotations__ if name not in ("test_perplexity", "test_error_rare")
-]
+ABSENT = ("budget", "test_perplexity", "test_error_rare")
+FIELDS = [name for name in Row.__annotations__ if name not in ABSENT]
 DATA = ["config.json", "hardest.json", "runs.jsonl", "summary.json"]
 WRITTEN = sorted([*DATA, "cost.png", "curves.png", "report.html", "report.md", "state", "test.png"])
 
@@ -63,6 +62,7 @@ def test_the_demo_ends_with_table_sentence_and_files(finished: tuple[Any, Path])
     flat, found = " ".join(result.output.split()), read_comparison(out)
     assert flat.startswith("Training a small network on 1,437 hand-written digits with uniform and")
     assert sentences(found)[0] in flat
+    assert outcome(found) in flat
     assert numbers.spread(found.summary["methods"]["auto"]["final"]["train_max_loss"]) in flat
     assert "\x1b" not in result.output
 
@@ -164,6 +164,25 @@ def test_compare_writes_the_files_of_the_contract(tmp_path: Path) -> None:
     assert (out / "report.html").exists()
 
 
+def test_compare_within_budgets(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    typed = ("compare", "digits", "--methods", "infobatch,random-subset", *QUICK, "--out", out)
+    result = invoke(*typed, "--budgets", "0.5,1", "--jobs", 2)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.iterdir()) == sorted([*WRITTEN, "budgets.png"])
+    rows = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 * 2 * 2 * 4
+    assert {(row["budget"], row["step"]) for row in rows if row["step"]} >= {(0.5, 6), (1.0, 12)}
+    assert "Over all budgets, " in result.output or "Within the budgets, " in result.output
+    written = read(out, "summary.json")
+    assert written["budgets"]["shares"] == [0.5, 1.0]
+    assert [*written["budgets"]["same_error"]] == ["uniform", "infobatch", "random-subset"]
+    refused = invoke(*typed, "--budgets", "0.25,1", "--resume")
+    assert refused.exit_code == 2
+    assert "begun with budgets [0.5, 1.0]" in refused.stderr
+
+
+SIZES = "model must be one of tiny, small, paper, perceptron; got 'huge'"
 REFUSED = [
     (("nothing",), "task must be one of digits, mnist, cifar10, ptb"),
     (("digits", "--methods", "magic"), "method must be one of"),
@@ -174,7 +193,11 @@ REFUSED = [
     (("digits", "--jobs", 0), "jobs must be at least 1; got 0"),
     (("digits", "--evaluations", 0), "evaluations must be greater than 0"),
     (("digits", "--schedule", "odd"), "schedule must be one of"),
-    (("digits", "--model", "huge"), "model must be small or paper; got 'huge'"),
+    (("digits", "--budgets", "half"), "budgets must be shares above 0 and at most 1, such as"),
+    (
+        ("digits", "--model", "huge"),
+        "model must be one of tiny, small, paper, perceptron; got 'huge'",
+    ),
     (("missing.py:make_task",), "there is no file missing.py"),
     (("mnist", "--data-dir", "nowhere"), "salience data fetch mnist"),
 ]
@@ -229,7 +252,10 @@ def test_a_task_of_the_users_own(tmp_path: Path, jobs: int) -> None:
     [
         (("nothing",), "target must be one of fig1a, fig1b"),
         (("fig1a", "--scale", 0), "scale must be above 0 and at most 1; got 0"),
-        (("fig1a", "--model", "huge"), "model must be small or paper; got 'huge'"),
+        (
+            ("fig1a", "--model", "huge"),
+            "model must be one of tiny, small, paper, perceptron; got 'huge'",
+        ),
         (("fig1a", "--seeds", 0), "seeds must be at least 1; got 0"),
         (("fig1a", "--data-dir", "nowhere"), "salience data fetch mnist"),
     ],

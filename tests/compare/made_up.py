@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from salience.compare.budgets import summarize_all
 from salience.compare.directory import write, write_rows
 from salience.compare.run import Row
-from salience.compare.summary import summarize
 
 
 def run(method, losses, *, task="made up", seed=0, cost=0.1, every=10, **tested):
@@ -48,6 +48,16 @@ WORDS = [
     *run("uniform", [6.8, 6.0, 5.5, 5.2, 5.0], test_perplexity=140.25),
     *run("history", [6.8, 5.5, 5.0, 4.9, 4.8], test_perplexity=130.25),
 ]
+WITHIN = {"uniform": {0.5: 0.04, 1.0: 0.02}, "history": {0.5: 0.02, 1.0: 0.01}}
+BUDGETS = [
+    {**row, "budget": budget}
+    for name, errors in WITHIN.items()
+    for seed in (0, 1)
+    for budget, error in errors.items()
+    for row in run(
+        name, FALLING, seed=seed, every=round(10 * budget), test_error=error + seed / 100
+    )
+]
 NAMES = ["uniform", *(f"{score}:k={k}" for score in "abcd" for k in (1, 0.5, -0.5))]
 MANY = [
     row for i, name in enumerate(NAMES) for row in run(name, [x * (1 + i / 9) for x in FALLING])
@@ -69,7 +79,7 @@ def directory(at, rows, *, finished=True, hardest=None, **config):
     write(at / "config.json", settings)
     write_rows(at, rows)
     if finished:
-        write(at / "summary.json", summarize(rows))
+        write(at / "summary.json", summarize_all(rows))
     if hardest is not None:
         write(at / "hardest.json", {"steps": [0, 10], "methods": hardest})
     return at
@@ -110,6 +120,7 @@ MADE = {
     "words": lambda to: directory(
         to, WORDS, hardest={"history": [example(3, 5.5, text="a <unk> text")]}
     ),
+    "budgets": lambda to: directory(to, BUDGETS, budgets=[0.5, 1.0]),
     "many": lambda to: directory(to, MANY),
     "nasty": lambda to: directory(
         to, NASTY, note=BAD_END, hardest={BAD_END: [example(1, 2.0, text=BAD_TEXT)]}

@@ -49,9 +49,9 @@ class Page(HTMLParser):
         assert not any(e[0] in hidden for e in kept)
         return " ".join("".join(kept[0][2]).split())
 
-    def table(self):
+    def table(self, kind="numbers"):
         """The summary: name of a method -> its cells by the head of the column."""
-        body = self.source.partition('<table class="numbers">')[2].partition("</table>")[0]
+        body = self.source.partition(f'<table class="{kind}">')[2].partition("</table>")[0]
         rows = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.S) for row in body.split("</tr>")]
         cells = [[unescape(re.sub("<.*?>", "", c, flags=re.S)).strip() for c in r] for r in rows]
         head, *lines = [row for row in cells if row]

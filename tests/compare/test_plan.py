@@ -15,9 +15,10 @@ import torch
 from salience import ArgumentError
 from salience.compare import Task
 from salience.compare.digits import digits_task
+from salience.compare.methods import OWN, RIVALS
 from salience.compare.plan import Plan, compare, rows_on_disk, seeds_from, start
 
-METHODS = ("uniform", "history", "approx", "loss", "random-subset", "online-selection")
+METHODS = ("uniform", "history", "approx", "loss", *OWN, *RIVALS)
 
 
 def small_task() -> Task:
@@ -102,6 +103,28 @@ def test_jobs_and_order_do_not_matter(whole: list[dict[str, Any]], tmp_path: Pat
     list(compare(alone, tmp_path / "alone"))
     expected = [row for row in whole if row["method"] == "approx" and row["seed"] == 4]
     assert untimed(rows_on_disk(tmp_path / "alone", alone)) == expected
+
+
+def test_budgets_are_trainings_of_their_own_and_resumable(tmp_path: Path) -> None:
+    methods = ("uniform", "infobatch", "random-subset")
+    swept = plan(methods=methods, seeds=(3,), steps=24, evaluations=3, budgets=(0.5, 1.0))
+    rows = untimed(compare(swept, tmp_path / "whole"))
+    assert len(rows) == 2 * 3 * 4
+    ends = {(row["method"], row["budget"]): row for row in rows}
+    assert {(row["budget"], row["step"]) for row in ends.values()} == {(0.5, 12), (1.0, 24)}
+    alone = plan(methods=("uniform",), seeds=(3,), steps=12, evaluations=3)
+    short = [*compare(alone, tmp_path / "alone")][-1]
+    assert ends["uniform", 0.5]["train_loss"] == short["train_loss"]
+    assert ends["random-subset", 0.5]["train_loss"] != short["train_loss"]
+    assert ends["random-subset", 1.0]["train_loss"] == ends["uniform", 1.0]["train_loss"]
+    for stop in (2, 9, 14, 23):
+        out = tmp_path / str(stop)
+        going = compare(swept, out)
+        for _ in range(stop):
+            next(going)
+        going.close()
+        assert in_order(compare(swept, out)) == in_order(rows)
+        assert in_order(rows_on_disk(out, swept)) == in_order(rows)
 
 
 def _broken() -> Task:

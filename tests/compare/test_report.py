@@ -43,8 +43,10 @@ from salience.compare.report.hardest import sparkline
 from salience.compare.report.interactive import script_json
 from salience.compare.report.page import escape
 from salience.compare.report.table import rich_table
-from salience.compare.report.words import sentences
+from salience.compare.report.words import outcome, sentences
 
+BEST = "Best of the run"
+SAME = "1.00x (1.00 to 1.00)"
 CHARTS = ["curves-0", "curves-1", "test-0", "test-1", "cost-0"]
 
 
@@ -56,26 +58,28 @@ CHARTS = ["curves-0", "curves-1", "test-0", "test-1", "cost-0"]
     [
         (
             WINS,
-            "history reached the train loss at which uniform ended (0.125) first, in 60% of the "
-            "training time of uniform.",
+            "In equal training time, there was no difference in test error between history and "
+            "uniform: 2.00% against 2.00%. history reached the train loss at which uniform ended "
+            "(0.125) first, in 60% of the training time of uniform.",
             ("0.50x", "0.60x", "1.20x"),
         ),
         (
             LOSES,
-            "Nothing was faster than uniform: to reach the train loss at which uniform ended "
-            "(0.125), history took 150% of its time.",
+            "In equal training time, there was no difference in test error between history and "
+            "uniform: 2.00% against 2.00%. Nothing was faster than uniform: to reach the train "
+            "loss at which uniform ended (0.125), history took 150% of its time.",
             ("0.50x", "1.50x", "3.00x"),
         ),
         (
             NEVER,
-            "No method reached the train loss at which uniform ended (0.125): "
+            "In equal training time, the test error of history was 4.00% against 2.00%. No method "
+            "reached the train loss at which uniform ended (0.125): "
             "history ended at 0.6.",
             ("not reached", "not reached", "1.00x"),
         ),
         (
             EVEN,
-            "history reached the train loss at which uniform ended (0.125) in the same training "
-            "time as uniform.",
+            "There is no difference: history trained exactly as uniform.",
             ("1.00x", "1.00x", "1.00x"),
         ),
     ],
@@ -83,7 +87,8 @@ CHARTS = ["curves-0", "curves-1", "test-0", "test-1", "cost-0"]
 )
 def test_the_report_says_what_came_out(tmp_path, rows, outcome, cells):
     page, text = report(directory(tmp_path / "run", rows))
-    expected = f"{outcome} This is one seed: another may turn out differently."
+    caution = " This is one seed: another may turn out differently."
+    expected = outcome + ("" if rows is EVEN else caution)
     assert page.find("p", **{"class": "lead"})[0][1] == expected
     assert f"**{escape(expected)}**" in text
     for table in (page.table(), markdown_table(text)):
@@ -96,9 +101,11 @@ def test_the_table_has_means_spreads_ratios_and_seeds(made):
     page, text = page_of(made("wins")), (made("wins") / "report.md").read_text()
     assert page.table() == markdown_table(text)
     assert page.table()["history"] == {
+        "Test error": "1.50 ± 0.71%",
+        "Difference in equal time": "-1.00 (-1.00 to -1.00)",
+        "Best of the run": "1.50 ± 0.71%",
         "Train loss at the end": "0.090 ± 0.014",
         "Worst train loss": "0.90 ± 0.14",
-        "Test error": "1.50 ± 0.71%",
         "Steps to target": "0.50x",
         "Single seeds": "0.50x to 0.75x",
         "Time to target": "0.60x",
@@ -107,6 +114,8 @@ def test_the_table_has_means_spreads_ratios_and_seeds(made):
     }
     assert page.table()["loss"]["Steps to target"] == "not reached"
     assert page.table()["loss"]["Single seeds"] == "1.00x (1 of 2)"
+    assert [*page.table()["history"]][:3] == ["Test error", "Difference in equal time", BEST]
+    assert page.table()["uniform"]["Difference in equal time"] == ""
     assert "Target: train loss 0.125, where uniform ended." in page.text()
 
 
@@ -117,17 +126,22 @@ def test_the_head_names_the_fastest_the_seeds_and_the_machine(made):
     assert (
         "history reached the train loss at which uniform ended (0.125) first, in 60%" in page.text()
     )
-    assert "Seed by seed it took 0.50 to 0.75 times the steps." in page.text()
+    assert "Seed by seed history took 0.50 to 0.75 times the steps." in page.text()
+    assert (
+        "In equal training time, history had a lower test error than uniform: 1.50% against 2.50% "
+        "(-1.00 points, 95% interval -1.00 to -1.00)."
+    ) in page.text()
     assert "with uniform, history and loss: 2 seeds each, 40 steps." in page.text()
     assert "A Processor @ 2.80GHz · salience 0.1.0 · torch 2.13.0" in page.text()
-    assert [text for _, text in page.find("dd")] == ["0.60x", "0.50x", "1.20x", "1.50%"]
+    assert [text for _, text in page.find("dd")] == ["1.50%", "0.60x", "1.20x"]
 
 
 def test_every_method_has_its_sentence_in_both(made):
     page, text = page_of(made("wins")), (made("wins") / "report.md").read_text()
     for part in (
-        "history needed 50% of the steps and 60%",
-        "loss did not reach the train loss",
+        "the test error of history was 1.50% against 2.50% (lower: -1.00 points",
+        "it needed 50% of the steps and 60%",
+        "it did not reach the train loss",
     ):
         assert part in page.text()
         assert part in text
@@ -147,7 +161,7 @@ def test_language_models_are_told_by_their_perplexity(made):
     for table in (page.table(), markdown_table(text)):
         assert table["history"]["Test perplexity"] == "130"
         assert "Test error" not in table["history"]
-    assert "test perplexity was 130.2 against 140.2" in page.text()
+    assert "test perplexity of history was 130.2 against 140.2" in page.text()
     assert [text for _, text in page.find("figcaption")][2:4] == [
         "Test perplexity against steps",
         "Test perplexity against seconds",
@@ -217,13 +231,12 @@ def test_methods_that_have_not_begun_and_a_missing_baseline_are_no_obstacle(tmp_
     [
         (WINS, ["needed 50% of the steps and 60% of the training time", "1.20 times the cost"]),
         (LOSES, ["needed 50% of the steps but 150% of the training time", "3.00 times the cost"]),
-        (EVEN, ["needed 100% of the steps and 100% of the training time"]),
         (NEVER, ["did not reach", "(0.125)", "in 40 steps", "ended at 0.6", "4.00% against 2.00%"]),
     ],
 )
 def test_the_sentence_follows_the_numbers(tmp_path, rows, parts):
     (sentence,) = sentences(read_comparison(directory(tmp_path, rows)))
-    for part in [*parts, "history", "from one seed"]:
+    for part in [*parts, "In equal time, the test error of history was"]:
         assert part in sentence
     assert sentence.endswith(".")
 
@@ -237,7 +250,92 @@ def test_a_difference_in_test_error_is_called_noise_only_where_it_may_be(tmp_pat
         *run("history", FALLING, seed=1, test_error=errors[1]),
     ]
     (sentence,) = sentences(read_comparison(directory(tmp_path, rows)))
-    assert ("within the noise of 2 seeds" in sentence) == noise
+    assert ("(no difference: +" in sentence) == noise
+    assert ("(higher: +" in sentence) != noise
+
+
+def judged(rows, tmp_path):
+    found = read_comparison(directory(tmp_path, rows))
+    return outcome(found), sentences(found)
+
+
+def pairs(ours, theirs, **more):
+    """Runs whose train loss falls sooner with history; test errors by seed."""
+    return [
+        row
+        for seed, errors in enumerate(zip(ours, theirs, strict=True))
+        for row in (
+            *run("uniform", FALLING, seed=seed, test_error=errors[1], **more),
+            *run("history", [2, 0.1, 0.1, 0.1, 0.1], seed=seed, test_error=errors[0], **more),
+        )
+    ]
+
+
+def test_better_train_but_worse_test_is_told_by_the_test_first(tmp_path):
+    lead, (sentence,) = judged(pairs([0.05, 0.06, 0.05], [0.02, 0.03, 0.01]), tmp_path)
+    assert lead.startswith(
+        "No method was better: in equal training time, history had a higher test error than "
+        "uniform: 5.33% against 2.00% (+3.33 points, 95% interval +1.90 to +4.77)."
+    )
+    assert "history reached the train loss at which uniform ended (0.125) first, in 25%" in lead
+    assert "(higher: +3.33 points, 95% interval +1.90 to +4.77)" in sentence
+
+
+def test_an_interval_that_includes_zero_is_no_difference(tmp_path):
+    lead, (sentence,) = judged(pairs([0.01, 0.03, 0.02], [0.02, 0.02, 0.03]), tmp_path)
+    assert lead.startswith(
+        "In equal training time, there was no difference in test error between history and uniform"
+    )
+    assert "(no difference: -0.33 points, 95% interval -3.20 to +2.54)" in sentence
+
+
+def test_the_worst_class_is_told_where_there_are_classes(tmp_path):
+    rows = pairs([0.01, 0.02], [0.03, 0.04])
+    for row in rows:
+        worst = {"uniform": 0.10, "history": 0.06}[row["method"]]
+        row["test_error_worst"] = worst + row["seed"] / 100
+    _, (sentence,) = judged(rows, tmp_path)
+    assert "of the worst class 6.50% against 10.50% (lower: -4.00 points" in sentence
+    page, text = report(tmp_path)
+    for table in (page.table(), markdown_table(text)):
+        assert table["history"]["Worst class"] == "6.50 ± 0.71%"
+    assert "6.50%" in [value for _, value in page.find("dd")]
+
+
+def test_clock_noise_is_never_called_faster(tmp_path):
+    rows = run("uniform", FALLING) + run("auto", FALLING, cost=0.09)
+    rows += run("history", [2.0, 1.0, 0.5, 0.3, 0.2])
+    lead, (same, _) = judged(rows, tmp_path)
+    assert same == "auto trained exactly as uniform: no difference."
+    assert "auto" not in lead
+    assert "No method reached the train loss" in lead
+
+
+# Budgets.
+
+
+def test_budgets_have_a_table_a_chart_and_a_sentence(made):
+    page, text = page_of(made("budgets")), (made("budgets") / "report.md").read_text()
+    lead = page.find("p", **{"class": "lead"})[0][1]
+    assert (
+        "Over all budgets, history came to the test error of uniform at its whole length in" in lead
+    )
+    assert "in at most 50% of its time (95% interval 50% to 50%)." in lead
+    assert "50% and 100% of 40 steps" in page.text()
+    table = page.table("budgets numbers")
+    assert table["uniform"] == {"50%": "4.50 ± 0.71%", "100%": "2.50 ± 0.71%", "Same in": SAME}
+    assert table["history"] == {
+        "50%": "2.50 ± 0.71%; -2.00 (-2.00 to -2.00)",
+        "100%": "1.50 ± 0.71%; -1.00 (-1.00 to -1.00)",
+        "Same in": "at most 0.50x (0.50 to 0.50)",
+    }
+    assert page.table()["history"]["Same test result in"] == "at most 0.50x (0.50 to 0.50)"
+    assert "![Test results of whole trainings against their time](budgets.png)" in text
+    assert "| history | 2.50 ± 0.71%; -2.00" in text
+    (line,) = (t for t in figures(page)["budgets-0"]["data"] if t.get("name") == "history")
+    assert line["x"] == [0.5, 1.0]
+    assert line["y"] == pytest.approx([2.5, 1.5])
+    assert [*figures(page)] == ["budgets-0", *CHARTS]
 
 
 @pytest.mark.parametrize("losses", [[1.5, 1.2, 0.9], [2.5, 2.4, 2.3]])
@@ -245,7 +343,7 @@ def test_a_baseline_that_ends_above_where_it_began_has_no_time_to_compare_with(t
     rows = run("uniform", [1.0, 1.5, 2.0]) + run("history", losses)
     page, _ = report(directory(tmp_path, rows))
     (sentence,) = sentences(read_comparison(tmp_path))
-    assert sentence.startswith("There is no time to compare: uniform ended no lower than it began")
+    assert "there is no time to compare: uniform ended no lower than it began" in sentence
     assert f"history ended at {losses[-1]}" in sentence
     assert "no time to compare" in page.find("p", **{"class": "lead"})[0][1]
 

@@ -11,12 +11,12 @@ from torch.utils.data import Dataset, TensorDataset
 from salience.compare import Method, Row, Run, Task
 from salience.compare.digits import digits_task
 from salience.compare.methods import make_method
-from salience.compare.task import SCHEDULES
+from salience.compare.run import worst_class
+from salience.compare.task import SCHEDULES, onecycle
 from salience.errors import ArgumentError
 
-FIELDS = [
-    name for name in Row.__annotations__ if name not in ("test_perplexity", "test_error_rare")
-]
+ABSENT = ("budget", "test_perplexity", "test_error_rare")
+FIELDS = [name for name in Row.__annotations__ if name not in ABSENT]
 UNIFORM, HISTORY = make_method("uniform"), make_method("history")
 
 
@@ -92,6 +92,21 @@ def test_rare_targets_have_an_error_of_their_own():
     assert row["test_error_rare"] != row["test_error"]
 
 
+def test_the_worst_class_is_the_one_with_the_highest_error():
+    wrong = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0])
+    assert worst_class(wrong, torch.tensor([7, 7, -1, -1, -1, 0])) == pytest.approx(2 / 3)
+    assert worst_class(wrong, torch.tensor([True, True, False, True, True, True])) == 1.0
+    assert worst_class(wrong, torch.rand(6)) is None, "no classes"
+    assert worst_class(wrong, torch.zeros(6, 2).long()) is None, "several targets"
+    run = Run(linear_task(Plain(), 4), UNIFORM, seed=0)
+    run.advance(3)
+    x, y = torch.arange(10.0)[:, None], torch.arange(10) % 2
+    with torch.no_grad():
+        errors = (run.model(x).argmax(1) != y).double()
+    worst = max(float(errors[0::2].mean()), float(errors[1::2].mean()))
+    assert run.evaluate()["test_error_worst"] == pytest.approx(worst)
+
+
 def test_a_batch_larger_than_the_training_set_is_refused():
     data = TensorDataset(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ArgumentError, match="batch_size 4 is larger"):
@@ -109,6 +124,14 @@ def test_schedules_scale_the_learning_rate(name):
     expected = [1e-3 * SCHEDULES[name](step / 10) for step in range(10)]
     assert rates == pytest.approx(expected)
     assert {"constant": rates[-1] == 1e-3, "stepped": rates[6:8] == [1e-3, 1e-4]}.get(name, True)
+
+
+def test_onecycle_warms_up_and_falls_to_nothing():
+    assert onecycle(0) == pytest.approx(0.04)
+    assert onecycle(0.15) == pytest.approx(0.52)
+    assert onecycle(0.3) == 1
+    assert onecycle(0.65) == pytest.approx(0.5)
+    assert onecycle(1) == pytest.approx(0)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -20,9 +20,9 @@ from harness import (
     weights_of_one,
 )
 
+from parts import force_auto
 from salience import distributed, sampler
 from salience.distributed import Gather, Ranks
-from salience.sources import auto
 
 # Three batches an epoch for all ranks together. The last one has 5 examples: one rank repeats one.
 N, WORLD = 21, 2
@@ -62,8 +62,7 @@ def by_hand(case: Case, scale: Callable[..., float], ahead: int = 1) -> Trace:
 
 def turn_on(patch: pytest.MonkeyPatch) -> None:
     """``auto`` draws by importance from the first step on."""
-    for name, value in {"EVERY": 3, "ON": 0.0, "OFF": 0.0}.items():
-        patch.setattr(auto, name, value)
+    force_auto("sparing", put=patch.setattr)
 
 
 # ----------------------------------------------------------------------------------------- mutants

@@ -9,17 +9,23 @@ from salience.paper.networks import (
     WordModel,
     cifar10_network,
     mnist_network,
+    perceptron,
     ptb_network,
 )
 
-SIZES = ("paper", "small")
+SIZES = ("paper", "small", "tiny")
 
 
 # Weights counted by hand, and a batch.
+WEIGHTS = {
+    "mnist": {"paper": 1_938_922, "small": 122_434, "tiny": 52_138},
+    "cifar10": {"paper": 5_872_458, "small": 92_978, "tiny": 39_626},
+    "ptb": {"paper": 4_066_385, "small": 864_353, "tiny": 376_437},
+}
 NETWORKS = {
-    "mnist": (mnist_network, {"paper": 1_938_922, "small": 122_434}, torch.zeros(2, 1, 28, 28)),
-    "cifar10": (cifar10_network, {"paper": 5_872_458, "small": 92_978}, torch.zeros(2, 3, 32, 32)),
-    "ptb": (ptb_network, {"paper": 4_066_385, "small": 864_353}, torch.ones(2, 20).long()),
+    "mnist": (mnist_network, WEIGHTS["mnist"], torch.zeros(2, 1, 28, 28)),
+    "cifar10": (cifar10_network, WEIGHTS["cifar10"], torch.zeros(2, 3, 32, 32)),
+    "ptb": (ptb_network, WEIGHTS["ptb"], torch.ones(2, 20).long()),
 }
 
 
@@ -41,7 +47,7 @@ def test_size_output_and_gradients(make, weights, batch, size):
 @pytest.mark.parametrize(("make", "weights", "_"), NETWORKS.values(), ids=NETWORKS)
 def test_the_papers_size_is_the_default_and_others_are_refused(make, weights, _):
     assert count(make()) == weights["paper"]
-    with pytest.raises(ArgumentError, match="model must be small or paper; got 'huge'"):
+    with pytest.raises(ArgumentError, match=r"model must be one of tiny, .*; got 'huge'"):
         make("huge")
 
 
@@ -78,9 +84,28 @@ def test_layers_of_the_cifar10_network():
     assert layers(cifar10_network("paper")) == [*expected, "Dropout 0.5", "Linear 10"]
 
 
+def test_layers_of_the_tiny_networks():
+    block = ["Conv2d {}", "MaxPool2d 2", "ReLU"]
+    mnist = [each.format(n) for n in (8, 16) for each in (*block, "Dropout 0.25")]
+    ends = ["Flatten", "Linear 64", "ReLU", "Dropout 0.5", "Linear 10"]
+    assert layers(mnist_network("tiny")) == [*mnist, *ends]
+    cifar10 = [each.format(n) for n in (8, 16, 32) for each in (*block, "BatchNorm2d {}")]
+    ends.remove("Dropout 0.5")
+    for dropout in (True, False):
+        assert layers(cifar10_network("tiny", dropout=dropout)) == [*cifar10, *ends]
+
+
+def test_the_perceptron_is_for_mnist_alone():
+    expected = ["Flatten", "Linear 500", "ReLU", "Linear 300", "ReLU", "Linear 10"]
+    assert layers(mnist_network("perceptron")) == layers(perceptron()) == expected
+    for make in (cifar10_network, ptb_network):
+        with pytest.raises(ArgumentError, match="perceptron is for MNIST, not for"):
+            make("perceptron")
+
+
 @pytest.mark.parametrize("make", [mnist_network, cifar10_network])
 def test_small_is_the_same_shape_but_narrower(make):
-    kinds = [[type(layer) for layer in make(size)] for size in SIZES]
+    kinds = [[type(layer) for layer in make(size)] for size in ("paper", "small")]
     assert kinds[0] == kinds[1]
 
 

@@ -1,11 +1,14 @@
 """The paper's tasks on small data in place of the published sets."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
-from salience.compare.task import constant, stepped
+from salience.compare import Run
+from salience.compare.methods import make_method
+from salience.compare.task import constant, onecycle, stepped
 from salience.errors import ArgumentError
 from salience.paper import tasks
 from salience.paper.data.images import Augmented, Images, Scale
@@ -14,8 +17,10 @@ from salience.paper.data.ptb import Words
 
 def images(train, _, side):
     n = 1000 if train else 100
-    pixels = torch.arange(n * side**2).view(n, 1, side, side) % 251
-    return Images(pixels.to(torch.uint8), torch.arange(n) % 10, Scale((0.1,), (0.3,)))
+    channels = 3 if side == 32 else 1
+    pixels = torch.arange(n * channels * side**2).view(n, channels, side, side) % 251
+    scale = Scale((0.1,) * channels, (0.3,) * channels)
+    return Images(pixels.to(torch.uint8), torch.arange(n) % 10, scale)
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +28,7 @@ def _small_data(monkeypatch):
     cifar10 = partial(images, side=32)
     monkeypatch.setattr(tasks, "mnist", partial(images, side=28))
     monkeypatch.setattr(tasks, "cifar10", cifar10)
+    tasks._cifar10_finetune.cache_clear()
     monkeypatch.setattr(tasks, "cifar10_augmented", lambda _: Augmented(cifar10(True, None), 10))
     text = Words([["a", "b", "<eos>"]] * 10, ("<pad>", "<eos>", "a", "b"))
     monkeypatch.setattr(tasks, "penn_treebank", lambda *_: text)
@@ -33,7 +39,10 @@ SIZES = {
     "cifar10": 10_000,
     "ptb": 30,
     "cifar10-plain": 1000,
+    "cifar10-crops": 1000,
+    "cifar10-finetune": 1000,
     "mnist-wrong-labels": 1000,
+    "mnist-wrong-labels-50": 1000,
     "mnist-random-labels": 1000,
     "mnist-long-tail": 250,
 }
@@ -43,7 +52,7 @@ SIZES = {
 def test_each_task(name):
     task = tasks.make_task(name, probe=7)
     assert (task.name, len(task.train), task.probe, task.batch_size) == (name, SIZES[name], 7, 128)
-    assert task.schedule is (stepped if name == "cifar10" else constant)
+    assert task.schedule is {"cifar10": stepped, "cifar10-crops": onecycle}.get(name, constant)
     assert (task.wrong is None) == (name == "ptb")
     x, y = task.collate(task.test.__getitems__([0, 1]))
     if name.startswith("mnist"):
@@ -56,7 +65,9 @@ def test_labels_are_changed_as_the_names_say():
         float((tasks.make_task(f"mnist-{kind}-labels").train.targets != right).float().mean())
         for kind in ("wrong", "random")
     ]
-    assert shares == pytest.approx([0.18, 0.9], abs=0.04)  # a tenth is right by chance
+    half = tasks.make_task("mnist-wrong-labels-50").train.targets != right
+    shares.append(float(half.float().mean()))
+    assert shares == pytest.approx([0.18, 0.9, 0.45], abs=0.04)  # a tenth is right by chance
     rare = tasks.make_task("mnist-long-tail").rare(torch.arange(10))
     assert rare.nonzero().flatten().tolist() == [7, 8, 9]
 
@@ -68,6 +79,42 @@ def test_dropout_only_where_the_paper_has_it():
     }
     assert "Dropout" in kinds["cifar10"]
     assert "Dropout" not in kinds["cifar10-plain"]
+
+
+def test_crops_are_trained_on_and_the_images_themselves_evaluated():
+    task = tasks.make_task("cifar10-crops", size="tiny")
+    assert torch.equal(task.evaluated.images, images(True, None, 32).images)
+    rows = []
+    for _ in range(2):  # random numbers outside the run do not matter
+        torch.rand(7)
+        run = Run(task, make_method("uniform"), 0)
+        run.advance(2)
+        rows.append({**run.evaluate(), "seconds": 0})
+    assert rows[0] == rows[1]
+
+
+def test_fine_tuning_begins_with_a_network_that_knows_eight_classes():
+    plain = tasks.make_task("cifar10-plain", size="tiny")
+    seen = torch.zeros(10)
+
+    def counted(output, target):
+        seen.add_(torch.bincount(target, minlength=10))
+        return plain.loss(output, target)
+
+    counting = replace(plain, loss=counted)
+    first, again = tasks.Pretrained(counting, 30), tasks.Pretrained(plain, 30)
+    torch.manual_seed(1)
+    model = first()
+    torch.manual_seed(2)
+    for ours, theirs in zip(model.parameters(), again().parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.grad is None
+    assert seen[8:].tolist() == [0, 0]
+    assert float(seen.sum()) == 30 * 128
+    copy = first()
+    assert float(seen.sum()) == 30 * 128, "trained once"
+    next(copy.parameters()).data.zero_()
+    assert next(model.parameters()).abs().sum() > 0, "copies are apart"
 
 
 def test_examples_are_shown_as_pictures_and_text():

@@ -1,6 +1,7 @@
 """``auto``: what it draws by, when it is on, and that seed and losses alone decide."""
 
 import logging
+import math
 import random
 import time
 from typing import Any
@@ -14,9 +15,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from parts import frozen
-from salience import ImportanceLoader, ImportanceSampler, functional
+from salience import ArgumentError, ImportanceLoader, ImportanceSampler, functional, recency
 from salience.sources import auto, even
-from salience.sources.auto import EVERY, OFF, ON
+from salience.sources.auto import EVERY, FEW, LEFT, MANY, OFF, ON, TIMES, WORSE
 
 N, BATCH = 400, 20
 
@@ -104,14 +105,91 @@ def test_the_gain_of_many_examples_is_that_of_an_even_sample(
 def test_it_turns_on_above_one_gain_and_off_below_a_smaller_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one = sampler().source
     gains = [ON - 0.001, ON + 0.001, OFF + 0.001, OFF - 0.001, ON - 0.001, ON + 0.001]
-    states = []
-    for look, gain in enumerate(gains):
-        monkeypatch.setattr(type(one), "gain", lambda *_, gain=gain: gain)
-        one.draw(BATCH, look * EVERY)
-        states.append(one.active)
-    assert states == [False, True, True, False, False, True]
+    expected = ["off", "sparing", "sparing", "off", "off", "sparing"]
+    assert modes(sampler(), gains, [1.0] * 6, monkeypatch) == expected
+    assert modes(sampler(), [1.0] * 6, gains, monkeypatch) == expected
+    focused = [mode.replace("sparing", "focused") for mode in expected]
+    assert modes(sampler(smoothing=0.5), gains, [9.0] * 6, monkeypatch) == focused
+
+
+def test_it_focuses_above_one_gain_and_ends_below_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gains = [FEW - 0.001, FEW + 0.001, MANY + 0.001, MANY - 0.001, FEW - 0.001, FEW + 0.001, 1.0]
+    expected = ["sparing", "focused", "focused", "sparing", "sparing", "focused", "off"]
+    assert modes(sampler(), gains, [1.0] * 7, monkeypatch) == expected
+
+
+def test_it_turns_off_when_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = sampler()
+    for loss in [2.0] * 10 + [2.0 * LEFT * 0.9] * 400:
+        one.source._fading.update(loss)
+    assert one.source._fading.remaining < LEFT
+    assert modes(one, [FEW + 1] * 2, [2.0] * 2, monkeypatch) == ["off"] * 2
+
+
+def test_it_does_not_focus_on_losses_that_are_worse_than_untrained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for most, part, mode in ((1.9, 0.0, "focused"), (4.0, 0.75, "sparing")):
+        one = sampler()
+        for _ in range(10):
+            one.source._fading.update(2.0)
+        one.update(torch.arange(N), torch.linspace(0, most, N))  # evenly spread: no two groups
+        one.catch_up()
+        assert one.source.doubted(0) == pytest.approx(part, abs=0.01)
+        assert modes(one, [FEW + 1], [2.0], monkeypatch) == [mode]
+
+
+def modes(
+    one: ImportanceSampler, gains: list[float], saved: list[float], monkeypatch: Any
+) -> list[str]:
+    """After looks that find these."""
+    monkeypatch.setattr(recency, "ENOUGH", 0.0)
+    found = []
+    for look, (gain, save) in enumerate(zip(gains, saved, strict=True)):
+        monkeypatch.setattr(type(one.source), "gain", lambda *_, gain=gain: gain)
+        monkeypatch.setattr(type(one.source), "saved", lambda *_, save=save: save)
+        one.source.draw(BATCH, look * EVERY)
+        found.append(one.source.mode)
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"smoothing": 0.5}])
+def test_a_validation_loss_that_has_risen_turns_it_off(
+    options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sampler(**options)
+
+    def mode_after(*losses: float) -> str:
+        for loss in losses:
+            one.validation(loss)
+        return modes(one, [FEW + 1], [2.0], monkeypatch)[0]
+
+    assert mode_after() == "focused"
+    assert mode_after(2.0, 1.0, *[WORSE + 0.01] * (TIMES - 1)) == "focused"  # not often enough
+    assert mode_after(WORSE + 0.01) == "off"
+    assert mode_after(WORSE + 0.5) == "off"
+    state = one.source.state_dict()
+    assert mode_after(0.9) == "focused"
+    one.source.load_state_dict(state)
+    assert mode_after() == "off"
+    assert mode_after(WORSE - 0.01) == "focused"  # as low as the lowest, or nearly
+    assert mode_after(*[WORSE + 0.01, WORSE - 0.01] * TIMES) == "focused"  # not in a row
+
+
+def test_a_validation_loss_has_to_be_a_number_and_other_scores_take_no_notice() -> None:
+    with pytest.raises(ArgumentError, match="validation loss is nan"):
+        sampler().validation(math.nan)
+    history = ImportanceSampler(N, BATCH, score="history")
+    before = frozen(history.state_dict())
+    for loss in (1.0, 9.0, 9.0):
+        history.validation(loss)
+    assert frozen(history.state_dict()) == before
+    loader = ImportanceLoader(TensorDataset(torch.arange(50)), 8)
+    loader.validation(torch.tensor(1.5))
+    assert loader._sampler.source.state_dict()["validation"] == [1.5, 0]
 
 
 def test_it_looks_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,15 +213,15 @@ def test_it_turns_on_when_losses_differ_and_off_when_they_no_longer_do(
         assert not train(one, torch.full((N,), 0.01), 20 * EVERY)[-1]
     assert one.metrics()["active"] == 0.0
     (record,) = caplog.records  # told once
-    assert "importance sampling turns on at draw" in record.getMessage()
+    assert "importance sampling is sparing at draw" in record.getMessage()
 
 
-def test_it_waits_for_a_whole_pass_whatever_the_losses() -> None:
+def test_it_waits_until_each_was_seen_twice_whatever_the_losses() -> None:
     one = sampler(n=10 * N)
-    losses = skewed().repeat(10)
+    losses, steps = skewed().repeat(10), 10 * N // BATCH  # of a pass
     train(one, torch.full((10 * N,), 2.3), 10)
-    assert not any(train(one, losses, 10 * N // BATCH - 20))
-    assert train(one, losses, EVERY)[-1]
+    assert not any(train(one, losses, 2 * steps - 20))
+    assert train(one, losses, steps)[-1]
 
 
 def test_equal_losses_are_shuffled_passes_for_ever_even_when_they_fall_tenfold() -> None:
@@ -176,12 +254,13 @@ def test_one_huge_loss_does_not_keep_it_on_and_takes_one_place_at_most() -> None
     assert sum(counts[:200]) <= 1.1 * 200
 
 
-def test_a_huge_loss_that_stays_takes_about_one_place_per_batch() -> None:
+@pytest.mark.parametrize("mode", ["sparing", "focused"])
+def test_a_huge_loss_that_stays_takes_about_one_place_per_batch(mode: Any) -> None:
     one = sampler()
     losses = torch.rand(N)
     losses[7] = 1e20
     train(one, losses, EVERY + 1)
-    one.source.active = True
+    one.source._turn(mode, 0, 9.0, 9.0)
     places = []
     for _ in range(EVERY - 1):
         draw = one.draw()
@@ -227,8 +306,12 @@ def test_off_again_it_goes_on_with_whole_passes() -> None:
 
 def test_hard_examples_come_more_often_once_it_is_on() -> None:
     one = on()
+    assert one.source.mode == "sparing"
+    for _ in range(10):  # what was planned at the first look
+        one.draw()
     drawn = torch.cat([one.draw().indices for _ in range(50)])
-    assert float((skewed()[drawn] > 0.1).float().mean()) > 0.6  # 0.25 of the examples
+    # A quarter of the examples, visited four times as often: 1 / (1 + 3 / 4).
+    assert float((skewed()[drawn] > 0.1).float().mean()) == pytest.approx(4 / 7, abs=0.03)
 
 
 def test_with_presample_it_is_the_same_switch_over_pools() -> None:
@@ -298,6 +381,7 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
     monkeypatch.setattr(auto, "EVERY", 7)
     monkeypatch.setattr(auto, "ON", 0.0 if active else 9e9)
     monkeypatch.setattr(auto, "OFF", 0.0)
+    monkeypatch.setattr(recency, "ENOUGH", 0.0)
     n = 20_000
     one = sampler(n, 50)
     counting = Counting(one.score)
@@ -307,7 +391,7 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
         counting.asked = 0
         draw = one.draw()
         one.update(draw, torch.rand(50))
-        assert counting.asked <= (1500 if step % 7 == 0 else 1000)
+        assert counting.asked <= (3000 if step % 7 == 0 else 1000)  # a look asks four times
         total += counting.asked
         assert one.active == active
     assert total > (30_000 if active else 20_000)  # it did ask
@@ -319,7 +403,9 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
 def turn(one: ImportanceSampler, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The next draw, at which it turns on or off."""
     one._number = EVERY
-    monkeypatch.setattr(type(one.source), "gain", lambda *_: 9.0 if wanted else 1.0)
+    monkeypatch.setattr(recency, "ENOUGH", 0.0)
+    for name in ("gain", "saved"):
+        monkeypatch.setattr(type(one.source), name, lambda *_: 9.0 if wanted else 1.0)
     draw = one.draw()
     assert one.active == wanted
     return draw

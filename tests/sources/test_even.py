@@ -1,5 +1,6 @@
 """Visits at even intervals: credit, cap, slices, and who is asked for scores."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from enumerate_draws import expected_visits_step
 from salience import functional
 from salience.scores import History
 from salience.smoothing import Constant
-from salience.sources import EvenIntervals, even
+from salience.sources import ByScore, EvenIntervals, even
 from salience.sources.even import SWEEPS
 
 N, BATCH = 400, 20
@@ -27,7 +28,7 @@ def make(
     known = (~losses.isnan()).nonzero().flatten()
     score.update(known, losses[known])
     generator = torch.Generator().manual_seed(seed)
-    return EvenIntervals(len(losses), score, Constant(c), k, scheme, generator)
+    return EvenIntervals(len(losses), score, ByScore(Constant(c), k), scheme, generator)
 
 
 def drawn(source: EvenIntervals, batches: int, batch: int = BATCH) -> Tensor:
@@ -66,44 +67,90 @@ def test_visits_by_hand() -> None:
     torch.testing.assert_close(credit, torch.tensor([0.5, 0.75, 0.15]).double())
 
 
+def test_a_negative_credit_is_earned_back_first() -> None:
+    credit, p = torch.tensor([-0.4, -0.4, -0.4]).double(), torch.tensor([0.1, 0.15, 0.75]).double()
+    counts, credit = functional.even_visits(credit, p, 2)
+    assert counts.tolist() == [0, 0, 1]
+    torch.testing.assert_close(credit, torch.tensor([-0.2, -0.1, 0.1]).double())
+
+
+def sweep(source: EvenIntervals) -> Tensor:
+    """Plan a sweep, or a slice of it: how often each example is visited in it."""
+    source.new_epoch()
+    source._plan(BATCH)
+    planned = source._queue.take(len(source._queue), 0, source._n).indices
+    return planned.bincount(minlength=source._n)
+
+
+def earned_by(q: Tensor) -> Tensor:
+    """In a sweep: one visit for the likeliest, or more if the others got too few."""
+    p = functional.probabilities(functional.cap(q.double(), 1 / BATCH))
+    return p / p.max() if len(q) * p.max() < SWEEPS else p * len(q) / SWEEPS
+
+
 @pytest.mark.parametrize("slice_size", [65536, 100])
-def test_over_sweeps_each_example_is_visited_within_one_of_what_it_earned(
-    slice_size: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("losses", [uneven() + 0.05, uneven() ** 2 + 1e-3], ids=["few", "many"])
+def test_the_long_run_rate_is_what_was_earned(
+    losses: Tensor, slice_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Beyond the credit, only the jitter is between visits and what was earned: none on average."""
     monkeypatch.setattr(even, "SLICE", slice_size)
-    source = make(uneven(), c=0.05)
+    source = make(losses)
     slices: list[Tensor] = []
     take = source._next_slice
     source._next_slice = lambda: slices.append(take()) or slices[-1]
+    source._fresh, first = 0, torch.rand(N)
+    source._credit[:] = first.numpy()
     earned, visits = torch.zeros(N).double(), torch.zeros(N)
-    for _ in range(100):
-        source.new_epoch()
-        source._plan(BATCH)
-        visits += source._queue.take(len(source._queue), 0, N).indices.bincount(minlength=N)
-        q = functional.cap(uneven()[slices[-1]].double() + 0.05, 1 / BATCH)
-        earned[slices[-1]] += len(q) * max(1 / SWEEPS, BATCH / N) * q / q.sum()
-        assert ((visits - earned).abs() < 1 + 1e-4).all()
+    for _ in range(400):
+        visits += sweep(source)
+        earned[slices[-1]] += earned_by(losses[slices[-1]])
     assert {len(part) for part in slices} == {min(slice_size, N)}
+    jitter = visits - earned + torch.from_numpy(source._credit).double() - first
+    # A sum of V numbers, each within 1 of another: Hoeffding's bound, exceeded once in 10^9.
+    assert (jitter.abs() <= (visits / 2 * math.log(2 * N * 1e9)).sqrt() + 1e-3).all()
+    assert abs(jitter.sum()) <= (visits.sum() / 2 * math.log(2e9)).sqrt() + 1e-3 * N
+    assert jitter.abs().max() > 0.1
 
 
 def test_with_equal_scores_visits_are_passes() -> None:
     source = make(torch.full((N,), 0.5))
     passes = drawn(source, 4 * N // BATCH).view(4, N)
-    # A sweep may be a few visits longer or shorter than another.
-    counts = passes.flatten().bincount(minlength=N)
-    assert counts.min() >= 3
-    assert counts.max() <= 5
+    assert passes.sort(1).values.tolist() == [list(range(N))] * 4
     assert not torch.equal(passes[0], passes[1])
 
 
-def test_each_example_comes_at_even_intervals() -> None:
+def test_intervals_are_within_a_half_and_one_and_a_half_of_the_mean() -> None:
     source = make(uneven(), c=0.05)
-    p = functional.probabilities((uneven() + 0.05).double())
-    indices = drawn(source, 40 * N // BATCH)
-    for some in (40, 200, 800):  # an even share so far, whenever one looks
-        counts = indices[: some * BATCH].bincount(minlength=N)
-        slack = 1 + (N / SWEEPS + 30) * p  # those of a sweep come in any order, its length varies
-        assert ((counts - some * BATCH * p).abs() <= slack).all()
+    earned = earned_by(uneven() + 0.05)
+    assert earned.max() == 1
+    counts = torch.stack([sweep(source) for _ in range(300)])
+    assert counts.max() == 1
+    for e, visits in zip(earned.tolist(), counts.T, strict=True):
+        intervals = visits.nonzero().flatten().diff()
+        assert (intervals >= 0.5 * (1 - e) / e).all()
+        assert (intervals <= (1.5 - 0.5 * e) / e + 1).all()
+
+
+def test_examples_whose_scores_fall_together_do_not_come_in_waves() -> None:
+    """Three quarters come in one sweep of four, until their next visit; then in one of forty."""
+    n = 4000
+    losses = torch.full((n,), 0.25)
+    losses[3 * n // 4 :] = 1.0
+    source = make(losses)
+    low = []
+    for _ in range(400):
+        visited = sweep(source)[: 3 * n // 4].nonzero().flatten()
+        source._score.update(visited, torch.full((len(visited),), 0.025))
+        low.append(len(visited))
+    # A visit left a credit in [0, 1/4), with jitter up to 3/8 more or less: so the next visits are
+    # spread over an interval, and the most that fall into one sweep are 1 / (1 - 1/4) of the mean.
+    mean = 3 * n / 4 / 40
+    slack = 5 * math.sqrt(mean)
+    first, later = low[20:60], low[200:]
+    assert max(first) <= mean / (1 - 0.25) + slack
+    assert max(later) <= mean + slack
+    assert min(later) >= mean - slack
 
 
 @pytest.mark.parametrize("c", [0.0, 0.3])
@@ -122,10 +169,12 @@ def test_with_k_1_the_expected_step_is_the_mean(c: float, largest: float) -> Non
 
 def test_first_credits_are_drawn_at_random() -> None:
     """From equal credits all examples of the same score would come in the same sweep."""
-    source = make(torch.full((N,), 1.0))
-    first = len(source._credit)
-    source._plan(BATCH)
-    assert abs(len(source._queue) - first / SWEEPS) < 25
+    losses = torch.full((N,), 0.25)
+    losses[0] = 1.0
+    source = make(losses)
+    visits = sweep(source)
+    assert visits[0] == 1
+    assert abs(int(visits.sum()) - N / 4) <= math.sqrt(N / 2 * math.log(2e6))  # Hoeffding
     assert source._fresh == 0
 
 
@@ -299,10 +348,9 @@ def test_before_the_first_sweep_all_credits_are_still_to_be_drawn() -> None:
     assert source._credit[N:].std() > 0.2
 
 
-def test_after_growing_each_is_visited_within_one_of_what_it_earned() -> None:
+def test_after_growing_equal_scores_are_passes_over_all() -> None:
     source = make(torch.full((N,), 0.5))
     source._plan(BATCH)
     grown(source, 2 * N).new_epoch()
-    counts = drawn(source, 3 * 2 * N // BATCH).bincount(minlength=2 * N)
-    assert counts.min() >= 2
-    assert counts.max() <= 4
+    passes = drawn(source, 3 * 2 * N // BATCH).view(3, 2 * N)
+    assert passes.sort(1).values.tolist() == [list(range(2 * N))] * 3

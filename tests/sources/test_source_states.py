@@ -1,17 +1,17 @@
 """Every source goes on from its state, wherever that was taken."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from parts import frozen
+from parts import force_auto, frozen
 from salience.scores import History
 from salience.smoothing import Adaptive, Constant, Fading
 from salience.sources import (
     AutoSource,
+    ByScore,
     Choice,
     EvenIntervals,
     Passes,
@@ -20,10 +20,10 @@ from salience.sources import (
     Source,
     Strata,
     WholeDataset,
-    auto,
     even,
 )
 from salience.sources.permutation import STORED
+from salience.trust import Discounted, Trust
 
 BATCH = 8
 LARGE = STORED + 3  # orders beyond are computed, not stored
@@ -65,18 +65,29 @@ def pool(n: int, seed: int) -> Parts:
 def even_intervals(scheme: Any) -> Callable[[int, int], Parts]:
     def make(n: int, seed: int) -> Parts:
         generator, score, smoothing = parts(n, seed)
-        source = EvenIntervals(n, score, smoothing, 0.5, scheme, generator)
+        source = EvenIntervals(n, score, ByScore(smoothing, 0.5), scheme, generator)
         return source, score, generator, [smoothing]
 
     return make
 
 
 def auto_source(n: int, seed: int) -> Parts:
-    generator, score, _ = parts(n, seed)
-    smoothing = Fading()
-    on = EvenIntervals(n, score, smoothing, 0.5, "systematic", generator)
+    """With the user's smoothing: neither sparing nor trust."""
+    generator, score, smoothing = parts(n, seed)
+    on = EvenIntervals(n, score, ByScore(smoothing, 0.5), "systematic", generator)
     off = Shuffled(Passes(n, generator))
     source = AutoSource(n, BATCH, score, smoothing, off, on)
+    return source, score, generator, [smoothing]
+
+
+def trusting_auto(n: int, seed: int) -> Parts:
+    generator, score, _ = parts(n, seed)
+    smoothing = Fading()
+    trust = Trust(smoothing, torch.arange(n) % 30)
+    rule = ByScore(smoothing, 0.5)
+    on = EvenIntervals(n, Discounted(score, trust), rule, "systematic", generator)
+    off = Shuffled(Passes(n, generator))
+    source = AutoSource(n, BATCH, score, smoothing, off, on, smoothing, trust)
     return source, score, generator, [smoothing]
 
 
@@ -89,7 +100,22 @@ SOURCES: dict[str, Callable[[int, int], Parts]] = {
     "even intervals": even_intervals("systematic"),
     "even intervals, multinomial": even_intervals("multinomial"),
     "auto": auto_source,
+    "auto, sparing": trusting_auto,
+    "auto, focused": trusting_auto,
+    "auto, sparing, trust": trusting_auto,
+    "auto, focused, trust": trusting_auto,
 }
+
+
+def force(name: str, every: int = 4) -> None:
+    mode = "focused" if "focused" in name or name == "auto" else "sparing"
+    force_auto(mode, trust="trust" in name, every=every)
+
+
+def check_forced(name: str, source: Any) -> None:
+    if isinstance(source, AutoSource):
+        assert source.mode == ("sparing" if "sparing" in name else "focused")
+        assert (source.trust is not None and source.trust.active) == ("trust" in name)
 
 
 def step(made: Parts, number: int) -> Any:
@@ -123,7 +149,8 @@ def load(made: Parts, state: dict[str, Any]) -> None:
     source.load_state_dict(state["source"])
 
 
-def check(make: Callable[[int, int], Parts], n: int, cuts: tuple[int, ...], steps: int) -> None:
+def check(make: Callable[[int, int], Parts], n: int, cuts: tuple[int, ...], steps: int) -> Source:
+    """The source after these steps, once others have gone on from its states."""
     one = make(n, 1)
     saved, rows = {}, []
     for number in range(steps):
@@ -135,15 +162,14 @@ def check(make: Callable[[int, int], Parts], n: int, cuts: tuple[int, ...], step
         step(twin, 0)  # not a fresh one: whatever it held is gone
         load(twin, state)
         assert [step(twin, later) for later in range(number, steps)] == rows[number:]
+    return one[0]
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_draws_go_on_from_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(even, "SLICE", 90)  # several to a sweep
-    monkeypatch.setattr(auto, "EVERY", 4)
-    monkeypatch.setattr(auto, "ON", 0.0)
-    monkeypatch.setattr(auto, "OFF", 0.0)
-    check(SOURCES[name], 203, (0, 1, 3, 4, 12, 17, 40, 59), 60)
+    force(name)
+    check_forced(name, check(SOURCES[name], 203, (0, 1, 3, 4, 12, 17, 40, 59), 60))
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -153,9 +179,10 @@ def test_a_dataset_that_grows_goes_on_from_the_state(
 ) -> None:
     """Also where the pass under way is still over the old examples."""
     monkeypatch.setattr(even, "SLICE", 90)
-    monkeypatch.setattr(auto, "EVERY", 4)
-    monkeypatch.setattr(auto, "ON", 0.0 if state == "on" else math.inf)
-    monkeypatch.setattr(auto, "OFF", 0.0 if state == "on" else math.inf)
+    if state == "on":
+        force(name)
+    else:
+        force_auto("off", trust="trust" in name, every=4)
     sizes, cuts = {9: 230, 12: 301}, (9, 10, 12, 13, 14, 30, 59)
     one = SOURCES[name](203, 1)
     saved, rows, n = {}, [], 203
@@ -167,6 +194,8 @@ def test_a_dataset_that_grows_goes_on_from_the_state(
             saved[number] = n, states(one)
         rows.append(step(one, number))
     assert not one[1].score(torch.arange(203, 301), None).isnan().all()  # new ones were visited
+    if state == "on":
+        check_forced(name, one[0])
     for number, (size, state_dict) in saved.items():
         twin = SOURCES[name](size, 2)
         load(twin, state_dict)
@@ -182,17 +211,18 @@ def grow(made: Parts, n: int) -> None:
     source.extend(n, torch.arange(n) % 30)
 
 
-@pytest.mark.parametrize("name", ["shuffled", "stratified", "pool", "even intervals", "auto"])
+@pytest.mark.parametrize(
+    "name", ["shuffled", "stratified", "pool", "even intervals", "auto, focused", "auto, sparing"]
+)
 def test_beyond_the_orders_that_are_stored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(even, "SLICE", 5000)
-    monkeypatch.setattr(auto, "EVERY", 4)
-    monkeypatch.setattr(auto, "ON", 0.0)
-    monkeypatch.setattr(auto, "OFF", 0.0)
-    check(SOURCES[name], LARGE, (0, 3, 9), 12)
+    force(name)
+    check_forced(name, check(SOURCES[name], LARGE, (0, 3, 9), 12))
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_state_is_not_changed_by_later_steps(name: str) -> None:
+    force(name)
     made = SOURCES[name](203, 1)
     for number in range(5):
         step(made, number)

@@ -16,7 +16,7 @@ def fill(tree: SumTree, column: int, values: Any) -> None:
     tree.sum_up()
 
 
-@pytest.fixture(params=[(4, 3), (16, 8192)], ids=["deep", "as shipped"])
+@pytest.fixture(params=[(8, 3), (16, 8192)], ids=["deep", "as shipped"])
 def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     fan, top = request.param
     monkeypatch.setattr(tree_module, "FAN", fan)
@@ -137,6 +137,13 @@ def test_putting_many_at_once_gives_the_same_sums(size: int) -> None:
     fill(expected, 0, plain)
     for ours, theirs in zip(tree._levels, expected._levels, strict=True):
         np.testing.assert_array_equal(ours[0], theirs[0])
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+def test_flags_are_counted_row_by_row(width: int) -> None:
+    full = np.tri(width + 1, width, -1) > 0  # none, one, ..., all
+    flags = np.concatenate([full, np.random.default_rng(0).random((100, width)) < 0.5])
+    assert tree_module._count(flags).tolist() == flags.sum(axis=1).tolist()
 
 
 def test_blocks_begin_with_a_cache_line() -> None:

@@ -13,8 +13,8 @@ from salience.cli.progress import watch
 from salience.compare.plan import Plan, finish, start
 from salience.compare.reading import read_comparison
 from salience.compare.report.page import write_report
-from salience.compare.report.table import rich_table
-from salience.compare.report.words import sentences
+from salience.compare.report.table import rich_budgets, rich_table
+from salience.compare.report.words import outcome, sentences
 from salience.errors import SalienceError
 
 __all__ = [
@@ -52,11 +52,14 @@ def run(
     rows = start(plan, out, settings, **options)
     if announcement:
         console.print(announcement, highlight=False)
-    runs = dict.fromkeys(plan.methods, len(plan.seeds))
+    runs = dict.fromkeys(plan.methods, len(plan.seeds) * len(plan.shares))
     watch(rows, runs, plan.evaluations, console)
     finish(plan, out)
     found = read_comparison(out)
     console.print(rich_table(found))
+    if (budgets := rich_budgets(found)) is not None:
+        console.print(budgets)
+    console.print(f"{outcome(found)}\n", highlight=False)
     for sentence in sentences(found):
         console.print(sentence, highlight=False)
     data = ("summary.json", "runs.jsonl", "hardest.json", "config.json")

@@ -11,7 +11,9 @@ import typer
 from salience.cli.common import DataDir, Jobs, Resume, Seed, Seeds, Threads, run
 from salience.cli.tasks import STEPS, TASK_NAMES, resolve
 from salience.compare.methods import METHOD_NAMES, parse_methods
-from salience.compare.plan import Plan, seeds_from
+from salience.compare.plan import Plan, budgets_from, seeds_from
+from salience.compare.task import SCHEDULES
+from salience.paper.networks import SIZES
 
 __all__ = ["EXAMPLES", "compare"]
 
@@ -26,6 +28,8 @@ salience compare mnist --data-dir data --steps 5000 --methods uniform,history
 salience compare cifar10 --seconds 600 --schedule cosine --jobs 2 --out runs/cifar
 
 salience compare path/to/file.py:make_task --methods uniform,auto,loss:k=1
+
+salience compare cifar10-crops --model tiny --budgets 0.25,0.5,0.75,1 --methods auto,infobatch
 
 salience compare mnist --steps 5000 --resume  (after an interruption)
 """
@@ -48,10 +52,14 @@ def compare(
     seconds: Annotated[
         float | None, typer.Option(help="Training time of each run, instead of steps.")
     ] = None,
-    model: Annotated[str, typer.Option(help="The network: small or paper.")] = "small",
+    budgets: Annotated[
+        str | None,
+        typer.Option(help="Train within these shares of the length too, as in 0.25,0.5,0.75,1."),
+    ] = None,
+    model: Annotated[str, typer.Option(help=f"The network: {', '.join(SIZES)}.")] = "small",
     schedule: Annotated[
         str | None,
-        typer.Option(help="constant, stepped or cosine; by default the paper's for the task."),
+        typer.Option(help=f"{', '.join(SCHEDULES)}; by default the task's own."),
     ] = None,
     evaluations: Annotated[int, typer.Option(help="Evaluations of each run.")] = 50,
     data_dir: DataDir = None,
@@ -66,15 +74,18 @@ def compare(
 ) -> None:
     """Train with each method, side by side, and report what pays in equal time."""
     length = STEPS.get(task, OWN_STEPS) if steps is None and seconds is None else steps
+    shares = None if budgets is None else budgets_from(budgets)
+    shortest = round(length * min(shares or (1.0,))) if length else 0
     plan = Plan(
         make_task=partial(resolve, task, model, data_dir, schedule),
         methods=tuple(method.name for method in parse_methods(methods)),
         seeds=seeds_from(seed, seeds),
         steps=length,
         seconds=seconds,
-        evaluations=min(evaluations, length) if length else evaluations,
+        evaluations=min(evaluations, max(1, shortest)) if length else evaluations,
         threads=1 if jobs > 1 else threads,
         checkpoint_seconds=checkpoint_seconds,
+        budgets=shares,
     )
     typed = shlex.join(["salience", *sys.argv[1:]])  # without the path of the program
     settings = {"command": typed, "task": task, "model": model, "schedule": schedule}

@@ -1,6 +1,6 @@
 """Training as it goes: live bars on a terminal, a few plain lines in a log."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
 
@@ -18,8 +18,8 @@ LINES = 8  # in a log
 def watch(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console) -> None:
     """Take the rows as they come and show how far each method is.
 
-    ``runs`` has the number of seeds of each method; each run is evaluated before its first step
-    and ``evaluations`` times after it.
+    ``runs`` has the number of runs of each method, seeds x budgets; each run is evaluated before
+    its first step and ``evaluations`` times after it.
     """
     (_live if to.is_terminal else _lines)(rows, runs, evaluations, to)
 
@@ -31,8 +31,8 @@ def _live(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Conso
     latest: dict[str, dict[int, Row]] = defaultdict(dict)
     with Progress(*columns, TimeRemainingColumn(), console=to) as progress:
         bars = {
-            name: progress.add_task(name, total=(evaluations + 1) * seeds, step=0, loss="")
-            for name, seeds in runs.items()
+            name: progress.add_task(name, total=(evaluations + 1) * count, step=0, loss="")
+            for name, count in runs.items()
         }
         for row in rows:
             name = row["method"]
@@ -42,16 +42,13 @@ def _live(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Conso
 
 
 def _lines(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Console) -> None:
-    """A line whenever every run has completed another part of its evaluations."""
+    """A line whenever another part of all evaluations is done."""
     latest: dict[tuple[str, int], Row] = {}
-    count: Counter[tuple[str, int]] = Counter()
-    told = 0
-    for row in rows:
-        run = row["method"], row["seed"]
-        latest[run] = row
-        count[run] += 1
-        part = (min(count.values()) - 1) * LINES // evaluations
-        if len(count) == sum(runs.values()) and part > told:
+    total, told = (evaluations + 1) * sum(runs.values()), 0
+    for done, row in enumerate(rows, start=1):
+        latest[row["method"], row["seed"]] = row
+        part = done * LINES // total
+        if part > told and {method for method, _ in latest} == {*runs}:
             told = part
             to.print(_line([*latest.values()], runs), highlight=False)
 
@@ -59,7 +56,9 @@ def _lines(rows: Iterable[Row], runs: dict[str, int], evaluations: int, to: Cons
 def _line(latest: list[Row], runs: Iterable[str]) -> str:
     losses = (f"{name} {_loss(r for r in latest if r['method'] == name):<8}" for name in runs)
     step = round(fmean(row["step"] for row in latest))
-    return f"step {step:>6}   train loss: {'   '.join(losses)}".rstrip()
+    budget = latest[0].get("budget")
+    within = "" if budget is None else f"budget {budget:<4g}   "
+    return f"{within}step {step:>6}   train loss: {'   '.join(losses)}".rstrip()
 
 
 def _loss(rows: Iterable[Row]) -> str:

@@ -31,7 +31,7 @@ __all__ = [
 # Made from the rows: not valid any more once a directory is begun again.
 DERIVED = (
     *("summary.json", "hardest.json", "report.html", "report.md"),
-    *("curves.png", "test.png", "cost.png"),
+    *("curves.png", "test.png", "cost.png", "budgets.png"),
 )
 # What may differ when a directory is resumed.
 FREE = ("command", "versions", "hardware", "commit", "jobs")
@@ -146,15 +146,17 @@ def _refusal(path: Path) -> Iterator[None]:
 class RunFile:
     """``state/METHOD-SEED.pt``: a run's rows and, until it is finished, the state to resume from.
 
+    With a share of the whole budget, ``state/METHOD-SEED@SHARE.pt``.
     ``observed`` has further measurements beside each row, ``curves`` the train losses [probe] of
     each evaluation, ``hardest`` the examples with the largest losses at the end.
     """
 
     FIELDS = ("rows", "observed", "curves", "hardest", "finished")
 
-    def __init__(self, directory: Path, method: str, seed: int) -> None:
+    def __init__(self, directory: Path, method: str, seed: int, budget: float = 1.0) -> None:
         plain = re.sub(r"[^\w=.-]+", "_", method)
-        self.path = directory / "state" / f"{plain}-{seed}.pt"
+        part = "" if budget == 1 else f"@{budget:g}"
+        self.path = directory / "state" / f"{plain}-{seed}{part}.pt"
         self.rows: list[Row] = []
         self.observed: list[dict[str, Any]] = []
         self.curves: list[torch.Tensor] = []

@@ -1,8 +1,9 @@
-"""The methods that can be compared, by name: every score, and two to compare with."""
+"""The methods that can be compared, by name: every score, and what users would choose instead."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from salience import ImportanceLoader
+from salience.compare import rivals
+from salience.compare.rivals import Batches, Training
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.presets import NAMES
@@ -26,20 +29,37 @@ NUMBERS = ("k", "smoothing", "presample")
 class Method:
     """How examples are chosen: a name for tables, the bias k, further options of the loader.
 
-    ``score`` makes a score object from the task and the model.
+    ``score`` makes a score object from the task and the model. ``batches`` makes everything, for
+    methods that are no score.
     """
 
     name: str
     k: float
     options: Mapping[str, Any] = field(default_factory=dict)
     score: Callable[[Task, nn.Module], Any] | None = None
+    batches: Callable[[Training], Batches] | None = None
 
-    def loader(self, task: Task, model: nn.Module, seed: int) -> ImportanceLoader:
+    def loader(
+        self,
+        task: Task,
+        model: nn.Module,
+        seed: int,
+        budget: float = 1.0,
+        done: Callable[[], float] = lambda: 0.0,
+    ) -> Batches:
+        """The batches of a training; ``budget`` and ``done`` are those of ``Training``."""
+        if len(task.train) < task.batch_size:  # type: ignore[arg-type]
+            raise ArgumentError(
+                f"batch_size {task.batch_size} is larger than the training set of task "
+                f"{task.name!r}: make the batch smaller"
+            )
+        if self.batches is not None:
+            return self.batches(Training(task, model, seed, budget, done))
         options = dict(self.options)
         if self.score is not None:
             options["score"] = self.score(task, model)
         # Without a short batch at the end of an epoch, every step has the same cost.
-        loader = ImportanceLoader(
+        return ImportanceLoader(
             task.train,
             task.batch_size,
             k=self.k,
@@ -50,12 +70,6 @@ class Method:
             collate_fn=task.collate,
             **options,
         )
-        if len(loader) == 0:
-            raise ArgumentError(
-                f"batch_size {task.batch_size} is larger than the training set of task "
-                f"{task.name!r}: make the batch smaller"
-            )
-        return loader
 
 
 @final
@@ -108,10 +122,24 @@ class OnlineSelection:
 # Not presets of the loader: k, its options, and what makes the score.
 _REPLACED: dict[str, Any] = {"draw": "multinomial", "smoothing": 0.0}
 OWN: dict[str, tuple[float, dict[str, Any], Callable[[Task, nn.Module], Any]]] = {
-    "random-subset": (1.0, _REPLACED, lambda *_: Uniform()),  # importance sampling without scores
+    "with-replacement": (1.0, _REPLACED, lambda *_: Uniform()),  # importance sampling, no scores
     "online-selection": (0.0, _REPLACED, OnlineSelection),
 }
-METHOD_NAMES = (*NAMES, *OWN)
+# No scores: what makes their batches from a ``Training``.
+RIVALS: dict[str, Callable[..., Batches]] = {
+    "random-subset": rivals.random_subset,
+    "infobatch": rivals.InfoBatch,
+    "ordered": partial(rivals.shuffled, focus="ordered"),
+    "closeness": partial(rivals.shuffled, focus="closeness"),
+    "selective-backprop": rivals.SelectiveBackprop,
+}
+METHOD_NAMES = (*NAMES, *OWN, *RIVALS)
+# The settings that a method takes; the presets of the loader take all of LOADER.
+LOADER = (*NUMBERS, "draw")
+SETTINGS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*OWN, *RIVALS), ()),
+    "selective-backprop": ("beta",),
+}
 
 
 def parse_methods(text: str) -> list[Method]:
@@ -131,19 +159,24 @@ def make_method(spec: str) -> Method:
     name, *settings = spec.split(":")
     if name not in METHOD_NAMES:
         raise ArgumentError(f"method must be one of {', '.join(METHOD_NAMES)}; got {name!r}")
-    options: dict[str, Any] = dict(_setting(spec, setting) for setting in settings)
+    allowed = SETTINGS.get(name, LOADER)
+    options: dict[str, Any] = dict(_setting(spec, setting, allowed) for setting in settings)
     if name in OWN:
         return Method(spec, *OWN[name])
+    if name in RIVALS:
+        return Method(spec, 1.0, batches=partial(RIVALS[name], **options))
     k = options.pop("k", 1.0 if name == BASELINE else 0.5)
     return Method(spec, k, {"score": name, **options})
 
 
-def _setting(spec: str, setting: str) -> tuple[str, Any]:
+def _setting(spec: str, setting: str, allowed: tuple[str, ...]) -> tuple[str, Any]:
     key, _, value = setting.partition("=")
-    if key not in (*NUMBERS, "draw") or not value:
+    if not allowed:
+        raise ArgumentError(f"method {spec!r} takes no settings: leave out {setting!r}")
+    if key not in allowed or not value:
         raise ArgumentError(
             f"method {spec!r} has the setting {setting!r}: write option=value with one of "
-            f"{', '.join((*NUMBERS, 'draw'))}"
+            f"{', '.join(allowed)}"
         )
     if key == "draw" or value == "adaptive":
         return key, value

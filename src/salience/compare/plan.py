@@ -8,6 +8,7 @@ seeds, so an interrupted comparison ends with the same rows as an uninterrupted 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ import torch
 from torch import Tensor
 
 from salience.compare import directory
+from salience.compare.budgets import summarize_all
 from salience.compare.directory import RunFile
 from salience.compare.methods import make_method
 from salience.compare.run import Row, Run, warm_up
-from salience.compare.summary import summarize
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 
-__all__ = ["Observer", "Plan", "compare", "finish", "rows_on_disk", "seeds_from", "start", "train"]
+__all__ = [
+    *("Observer", "Plan", "budgets_from", "compare", "finish", "rows_on_disk", "seeds_from"),
+    *("start", "train"),
+]
 
 CHECKPOINT_SECONDS = 20.0
 HARDEST = 12
@@ -37,8 +41,9 @@ Observer = Callable[[Run], dict[str, Any]]
 class Plan:
     """What is compared. Plain values, so that it can be written down and sent to a process.
 
-    Exactly one of ``steps`` and ``seconds`` is the length of each run. ``make_task`` and
-    ``observe`` are functions that a new process can import.
+    Exactly one of ``steps`` and ``seconds`` is the length of each run. ``budgets``: train within
+    these shares of it too, ascending to 1, each with the whole schedule; None: only with all of
+    it. ``make_task`` and ``observe`` are functions that a new process can import.
     """
 
     make_task: Callable[[], Task]
@@ -50,6 +55,20 @@ class Plan:
     threads: int | None = None
     observe: Observer | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
+    budgets: tuple[float, ...] | None = None
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The budgets, ascending; 1 alone where there are none."""
+        return self.budgets or (1.0,)
+
+    def length(self, share: float) -> dict[str, Any]:
+        """The arguments of a run within this share of the whole."""
+        return {
+            "steps": None if self.steps is None else max(1, round(share * self.steps)),
+            "seconds": None if self.seconds is None else share * self.seconds,
+            "budget": None if self.budgets is None else share,
+        }
 
     def check(self, jobs: int = 1) -> None:
         """Refuse what cannot be run before anything is trained."""
@@ -65,6 +84,19 @@ class Plan:
                 raise ArgumentError(f"{name} must be greater than 0; got {value}")
         for spec in self.methods:
             make_method(spec)
+
+
+def budgets_from(text: str) -> tuple[float, ...]:
+    """``"0.25,0.5"`` as shares in ascending order; the whole, 1, is always one of them."""
+    try:
+        shares = {float(each) for each in text.split(",")}
+    except ValueError:
+        shares = {0.0}
+    if not all(0 < share <= 1 for share in shares):
+        raise ArgumentError(
+            f"budgets must be shares above 0 and at most 1, such as 0.25,0.5,0.75,1; got {text!r}"
+        )
+    return tuple(sorted({*shares, 1.0}))
 
 
 def seeds_from(first: int, count: int) -> tuple[int, ...]:
@@ -111,6 +143,7 @@ def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> d
         "seeds": plan.seeds,
         "steps": plan.steps,
         "seconds": plan.seconds,
+        "budgets": plan.budgets,
         "evaluations": plan.evaluations,
         "batch_size": task.batch_size,
         "optimizer": {
@@ -125,17 +158,18 @@ def finish(plan: Plan, out: Path) -> None:
     """Put the rows in order, summarise them, and save the hardest examples."""
     rows = rows_on_disk(out, plan)
     directory.write_rows(out, rows)
-    directory.write(out / "summary.json", summarize(rows))
+    directory.write(out / "summary.json", summarize_all(rows))
     directory.write(out / "hardest.json", _hardest_shown(out, plan))
 
 
 def rows_on_disk(out: Path, plan: Plan) -> list[Row]:
-    """All rows that are saved, methods and seeds in the plan's order."""
+    """All rows that are saved, budgets, methods and seeds in the plan's order."""
     return [
         row
+        for share in plan.shares
         for method in plan.methods
         for seed in plan.seeds
-        for row in RunFile(out, method, seed).rows
+        for row in RunFile(out, method, seed, share).rows
     ]
 
 
@@ -190,23 +224,32 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def train(plan: Plan, seeds: Sequence[int], out: Path) -> Iterator[Row]:
-    """All methods with these seeds, in this process.
+    """All methods with these seeds, in this process, the smallest budget first."""
+    make_task = cache(plan.make_task)
+    for share in plan.shares:
+        yield from _train_within(share, plan, make_task, seeds, out)
+
+
+def _train_within(
+    share: float, plan: Plan, make_task: Callable[[], Task], seeds: Sequence[int], out: Path
+) -> Iterator[Row]:
+    """All methods with these seeds, within this share of the whole length.
 
     Runs are interleaved block by block, so that a slow moment of the machine affects all alike,
     and the order is reversed after each block, so that no run always comes first.
     """
-    files = {(seed, name): RunFile(out, name, seed) for seed in seeds for name in plan.methods}
+    keys = [(seed, name) for seed in seeds for name in plan.methods]
+    files = {(seed, name): RunFile(out, name, seed, share) for seed, name in keys}
     for file in files.values():
         yield from file.rows
     todo = [key for key, file in files.items() if not file.finished]
     if not todo:
         return
-    task = plan.make_task()
+    task = make_task()
     methods = {name: make_method(name) for _, name in todo}
     warm_up(task, methods.values())
     runs = {
-        (seed, name): Run(task, methods[name], seed, steps=plan.steps, seconds=plan.seconds)
-        for seed, name in todo
+        (seed, name): Run(task, methods[name], seed, **plan.length(share)) for seed, name in todo
     }
     for key, run in runs.items():
         if (state := files[key].state) is not None:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from salience.compare.budgets import Budgets, budgets_of, sweep
 from salience.compare.methods import BASELINE
 from salience.compare.run import Row
-from salience.compare.summary import Summary, summarize, tested_by
+from salience.compare.summary import Summary, longest, summarize, tested_by
 from salience.errors import ArgumentError, SalienceError
 
 __all__ = ["Comparison", "Example", "read_comparison"]
@@ -38,7 +39,8 @@ class Comparison(NamedTuple):
     """What a comparison wrote, and the summary of its rows. What was not finite is nan.
 
     ``finished`` is False where there is no ``summary.json`` yet: then the summary is of the rows
-    so far, without a target and without ratios to it.
+    so far, without a target and without ratios to it. Where there are several budgets, ``rows`` and
+    ``summary`` are of the largest, and ``budgets`` is the summary of all.
     """
 
     config: dict[str, Any]
@@ -46,6 +48,7 @@ class Comparison(NamedTuple):
     summary: Summary
     hardest: dict[str, list[Example]]
     finished: bool
+    budgets: Budgets | None = None
 
 
 def read_comparison(directory: Path) -> Comparison:
@@ -59,15 +62,17 @@ def read_comparison(directory: Path) -> Comparison:
         rows = _rows(path, planned)
     with _readable(directory / "hardest.json") as path:
         hardest = _hardest(path) if path.exists() else {}
+    budgets = sweep(rows, rows[0]["method"]) if len(budgets_of(rows)) > 1 else None
+    rows = longest(rows)
     summary = summarize(rows, rows[0]["method"])
     if not (directory / "summary.json").exists():
-        return Comparison(config, rows, _open(summary), hardest, finished=False)
+        return Comparison(config, rows, _open(summary), hardest, False, budgets)
     if missing := {*planned} - {*summary["methods"]}:
         raise ArgumentError(
             f"{directory / 'runs.jsonl'} has no rows of {min(missing)!r}, which config.json names: "
             f"run the comparison again, which writes both anew"
         )
-    return Comparison(config, rows, summary, hardest, finished=True)
+    return Comparison(config, rows, summary, hardest, True, budgets)
 
 
 @contextmanager
@@ -125,7 +130,9 @@ def _row(line: str, number: int) -> Row:
         measures = ("train_loss", "train_max_loss", "test_loss", "seconds")
         row |= {name: str(row[name]) for name in ("method", "task")}
         row |= {name: int(row[name]) for name in ("seed", "step")}
-        row |= {name: _number(row[name]) for name in (*measures, tested_by(cast(Row, row)))}
+        optional = [name for name in ("budget", "test_error_worst") if name in row]
+        named = (*measures, tested_by(cast(Row, row)), *optional)
+        row |= {name: _number(row[name]) for name in named}
     except DAMAGE as error:
         raise ValueError(f"line {number}: {_why(error)}") from error
     return cast(Row, row)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from salience import ImportanceLoader
 from salience.compare.methods import Method
+from salience.compare.rivals import Batches
 from salience.compare.task import Task, constant
 
-__all__ = ["MEASURED", "Row", "Run", "warm_up"]
+__all__ = ["MEASURED", "Row", "Run", "warm_up", "worst_class"]
 
 EVALUATION_BATCH = 512
 WARM_UP_STEPS = 5
@@ -35,6 +35,7 @@ class Row(TypedDict):
     method: str
     k: float
     seed: int
+    budget: NotRequired[float]  # the share of the whole length that the training has
     step: int
     seconds: float  # of training; evaluation is not counted
     examples: int  # trained on so far, repetitions included
@@ -42,6 +43,7 @@ class Row(TypedDict):
     train_max_loss: float
     test_loss: float
     test_error: NotRequired[float]  # share of wrong answers, 0 to 1
+    test_error_worst: NotRequired[float]  # the highest of any class, for tasks that have classes
     test_error_rare: NotRequired[float]  # the same among rare classes, for tasks that have them
     test_perplexity: NotRequired[float]  # exp(test_loss), for language models
 
@@ -51,8 +53,9 @@ class Run:
     """One training run. Methods with the same seed start from the same weights.
 
     The run keeps its own random state (initial weights, dropout), so that runs that are
-    interleaved do not influence each other. ``steps`` or ``seconds`` is its budget, the whole
-    length of the training.
+    interleaved do not influence each other. ``steps`` or ``seconds`` is the length of the training,
+    and ``budget`` the share that this is of the longest training with which it is compared, where
+    lengths are compared.
     """
 
     def __init__(
@@ -63,20 +66,21 @@ class Run:
         *,
         steps: int | None = None,
         seconds: float | None = None,
+        budget: float | None = None,
     ) -> None:
         self.task, self.method, self.seed = task, method, seed
         self.step = self.examples = 0
         self.seconds = 0.0
         self.train_losses: Tensor = torch.empty(0)  # [probe], of the last evaluation
-        self._budget = (steps, seconds)
+        self.budget, self._length = budget, (steps, seconds)
         self._random = torch.Generator().manual_seed(seed).get_state()
         with self._own_randomness():
             self.model = task.model()
         self.optimizer = task.optimizer(self.model.parameters())
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.loader = method.loader(task, self.model, seed)
+        self.loader = method.loader(task, self.model, seed, budget or 1.0, self.done)
         self._batches = _endless(self.loader)
-        self._train = _probe(task.train, task.probe)
+        self._train = _probe(task.train if task.evaluated is None else task.evaluated, task.probe)
         self._test = _probe(task.test, task.probe)
 
     def train_index(self, place: int) -> int:
@@ -84,8 +88,8 @@ class Run:
         return self._train.indices[place] if isinstance(self._train, Subset) else place
 
     def advance_to(self, share: float) -> None:
-        """Train until this share of the budget is used, 0 to 1."""
-        steps, seconds = self._budget
+        """Train until this share of the length has passed, 0 to 1."""
+        steps, seconds = self._length
         if seconds is None:
             remaining = round(share * (steps or 0)) - self.step
             if remaining > 0:
@@ -117,8 +121,8 @@ class Run:
         self.examples += len(losses)
 
     def done(self) -> float:
-        """The share of the budget that is used, 0 to 1; 0 for a run without one."""
-        steps, seconds = self._budget
+        """The share of the length that has passed, 0 to 1; 0 for a run without one."""
+        steps, seconds = self._length
         if seconds is not None:
             return min(self.seconds / seconds, 1.0)
         return min(self.step / steps, 1.0) if steps else 0.0
@@ -131,6 +135,7 @@ class Run:
             "method": self.method.name,
             "k": self.method.k,
             "seed": self.seed,
+            **({} if self.budget is None else {"budget": self.budget}),
             "step": self.step,
             "seconds": self.seconds,
             "examples": self.examples,
@@ -142,29 +147,30 @@ class Run:
 
     def test(self, dataset: Dataset[Any]) -> dict[str, float]:
         """Loss and error (or perplexity) over a test set, named as in a row."""
-        losses, wrong, rare = self._measure(dataset)
+        losses, wrong, targets = self._measure(dataset)
         found = {"test_loss": float(losses.mean())}
         if self.task.wrong is None:
             found["test_perplexity"] = math.exp(min(found["test_loss"], 700.0))
         else:
             found["test_error"] = float(wrong.mean())
+            if (worst := worst_class(wrong, targets)) is not None:
+                found["test_error_worst"] = worst
             if self.task.rare is not None:
-                found["test_error_rare"] = float(wrong[rare].mean())
+                found["test_error_rare"] = float(wrong[self.task.rare(targets)].mean())
         return found
 
     @torch.inference_mode()
     def _measure(self, dataset: Dataset[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Per example: the loss, 1 where the answer is wrong, whether it is rare. All [n]."""
+        """Per example: the loss, 1 where the answer is wrong, the target. All [n]."""
         self.model.eval()
-        losses, wrong, rare = [], [], []
+        losses, wrong, targets = [], [], []
         for x, y in _in_order(dataset, self.task.collate):
             output = self.model(x)
             losses.append(self.task.loss(output, y).double())
             if self.task.wrong is not None:
                 wrong.append(self.task.wrong(output, y).double())
-            if self.task.rare is not None:
-                rare.append(self.task.rare(y))
-        return _joined(losses), _joined(wrong), _joined(rare)
+                targets.append(y)
+        return _joined(losses), _joined(wrong), _joined(targets)
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -200,11 +206,21 @@ def warm_up(task: Task, methods: Iterable[Method]) -> None:
         run.evaluate()
 
 
+def worst_class(wrong: Tensor, targets: Tensor) -> float | None:
+    """The highest error of any class; None where targets [n] are not classes."""
+    classes = not targets.is_floating_point() and targets.shape == wrong.shape
+    if not classes or not len(wrong):
+        return None
+    _, places, counts = torch.unique(targets, return_inverse=True, return_counts=True)
+    errors = torch.zeros(len(counts), dtype=wrong.dtype).index_add_(0, places, wrong) / counts
+    return float(errors.max())
+
+
 def _joined(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts) if parts else torch.empty(0)
 
 
-def _endless(loader: ImportanceLoader) -> Iterator[Any]:
+def _endless(loader: Batches) -> Iterator[Any]:
     while True:
         yield from loader
 

@@ -14,12 +14,13 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 
+from salience.compare.paired import Differences, best_of, differences
 from salience.compare.run import Row
 
 __all__ = [
     *("Curve", "Final", "MethodSummary", "Spread", "Summary", "TestMeasure", "ToTarget"),
-    *("arrival", "by_seed", "curve", "step_seconds", "summarize", "target_loss"),
-    *("tested_by", "to_target"),
+    *("arrival", "by_seed", "curve", "longest", "spread", "step_seconds", "summarize"),
+    *("target_loss", "tested_by", "to_target"),
 ]
 
 TestMeasure = Literal["test_error", "test_perplexity"]
@@ -42,13 +43,16 @@ class Final(TypedDict):
     train_max_loss: Spread
     test_loss: Spread
     test_error: NotRequired[Spread]
+    test_error_worst: NotRequired[Spread]  # of the class with the highest error
     test_perplexity: NotRequired[Spread]  # in its place for language models
 
 
 class MethodSummary(TypedDict):
     """One method; each ratio is over the baseline, so less than 1 is less time or fewer steps.
 
-    ``seeds_to_target``: for each seed alone, its steps to the target over the baseline's.
+    ``seeds_to_target``: for each seed alone, its steps to the target over the baseline's. ``best``:
+    the test measure at the best evaluation of each run. ``differences``: to the baseline, seed by
+    seed.
     """
 
     step_cost_ratio: float | None
@@ -56,6 +60,8 @@ class MethodSummary(TypedDict):
     steps_to_target_ratio: float | None
     seeds_to_target: list[float | None]
     final: Final
+    best: Spread
+    differences: Differences | None
     n: int
 
 
@@ -69,7 +75,11 @@ class Summary(TypedDict):
 
 
 def summarize(rows: Sequence[Row], baseline: str = "uniform") -> Summary:
-    """The summary of one task's rows, which hold at least the ``baseline``."""
+    """The summary of one task's rows, which hold at least the ``baseline``.
+
+    Where there are several budgets, it is that of the largest.
+    """
+    rows = longest(rows)
     runs = {name: by_seed(rows, name) for name in dict.fromkeys(row["method"] for row in rows)}
     target = target_loss(runs[baseline])
     methods = {name: _compared(own, runs[baseline], target) for name, own in runs.items()}
@@ -83,17 +93,26 @@ def _compared(runs: list[list[Row]], baseline: list[list[Row]], target: float) -
     found = to_target(curve(runs), base, target)
     alone = [to_target(curve([run]), base, target).steps for run in runs]
     cost, unit = step_seconds(runs), step_seconds(baseline)
+    measure = tested_by(runs[0][-1])
     return MethodSummary(
         step_cost_ratio=fmean(cost) / fmean(unit) if cost and sum(unit) else None,
         time_to_target_ratio=found.time,
         steps_to_target_ratio=found.steps,
         seeds_to_target=alone,
         final=_final(runs),
+        best=spread([best_of(run, measure) for run in runs]),
+        differences=differences(runs, baseline, measure),
         n=len(runs),
     )
 
 
 # ------------------------------------------------------------------------------ rows and curves
+
+
+def longest(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the largest budget; all of them where there are no budgets."""
+    most = max((row.get("budget", 1.0) for row in rows), default=1.0)
+    return [row for row in rows if row.get("budget", 1.0) == most]
 
 
 def by_seed(rows: Iterable[Row], method: str) -> list[list[Row]]:
@@ -194,8 +213,9 @@ def step_seconds(runs: Sequence[Sequence[Row]]) -> list[float]:
 
 def _final(runs: list[list[Row]]) -> Final:
     last: list[Any] = [run[-1] for run in runs]
-    measures = ("seconds", "train_loss", "train_max_loss", "test_loss", tested_by(last[0]))
-    spreads = {name: _spread([row[name] for row in last]) for name in measures}
+    measures = ["seconds", "train_loss", "train_max_loss", "test_loss", tested_by(last[0])]
+    measures += ["test_error_worst"] if all("test_error_worst" in row for row in last) else []
+    spreads = {name: spread([row[name] for row in last]) for name in measures}
     return cast(Final, {"step": min(row["step"] for row in last), **spreads})
 
 
@@ -204,7 +224,8 @@ def tested_by(measured: Row | Final) -> TestMeasure:
     return "test_error" if "test_error" in measured else "test_perplexity"
 
 
-def _spread(values: list[float]) -> Spread:
+def spread(values: list[float]) -> Spread:
+    """Mean and standard deviation."""
     mean = fmean(values)
     known = len(values) > 1 and math.isfinite(mean)
     return Spread(mean=mean, std=stdev(values) if known else None, n=len(values))

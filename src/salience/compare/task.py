@@ -17,7 +17,7 @@ from salience.errors import ArgumentError
 
 __all__ = [
     *("SCHEDULES", "Schedule", "Task", "adam", "constant", "cosine", "cross_entropy"),
-    *("own_task", "stepped", "wrong"),
+    *("onecycle", "own_task", "stepped", "wrong"),
 ]
 
 Schedule = Callable[[float], float]
@@ -39,7 +39,23 @@ def cosine(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
-SCHEDULES: dict[str, Schedule] = {"constant": constant, "stepped": stepped, "cosine": cosine}
+WARM_UP = 0.3
+LOWEST = 0.04  # where the warm-up begins
+
+
+def onecycle(done: float) -> float:
+    """Linear warm-up from a 25th over the first three tenths, then half a cosine to none."""
+    if done < WARM_UP:
+        return LOWEST + (1 - LOWEST) * done / WARM_UP
+    return cosine((done - WARM_UP) / (1 - WARM_UP))
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "stepped": stepped,
+    "cosine": cosine,
+    "onecycle": onecycle,
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,8 @@ class Task:
     ``probe``: how many examples of each set an evaluation looks at, always the same ones (None:
     all). ``show``: an example for people, as an image tensor [C, H, W] in 0 .. 1 or as text.
     ``rare``: of targets, which are rare; evaluations then also give the error among those.
+    ``evaluated``: the training examples as evaluations see them, where ``train`` changes them at
+    random each time (None: as they are in ``train``).
     """
 
     name: str
@@ -66,6 +84,7 @@ class Task:
     probe: int | None = None
     show: Callable[[int], Any] | None = None
     rare: Callable[[Tensor], Tensor] | None = None
+    evaluated: Dataset[Any] | None = None
 
     def losses(self, model: nn.Module, batch: Any) -> Tensor:
         """Per-example losses of a batch, for scores that need the model."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from salience import functional
+from salience import ImportanceLoader, functional
 from salience.compare.run import MEASURED, Run
 from salience.compare.task import Task
 from salience.errors import ArgumentError
@@ -36,6 +36,7 @@ class TrackingAndTest:
     at: tuple[int, ...]
 
     def __call__(self, run: Run) -> dict[str, Any]:
+        assert isinstance(run.loader, ImportanceLoader)  # all methods of the paper are
         found = {"tracking": run.loader.metrics()["tracking"]}
         return {**found, **run.test(run.task.test)} if run.step in self.at else found
 

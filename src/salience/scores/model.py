@@ -12,7 +12,7 @@ from salience.errors import ArgumentError, StateError
 from salience.scores.criterion import as_loss
 from salience.scores.protocol import Unit
 
-__all__ = ["Mode", "ModelScore", "scoring"]
+__all__ = ["Mode", "ModelScore", "scoring", "training"]
 
 Mode = Literal["eval", "train"]
 Modules = list[nn.Module]
@@ -84,6 +84,24 @@ def scoring(model: nn.Module, mode: Mode) -> Iterator[None]:
         _flags(modules, mode == "train"),
         _written_kept(modules),
         _casts_uncached(),
+    ):
+        yield
+
+
+@contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """Run a model that is ours to train: in training mode, with a graph and its buffers written.
+
+    Flags, the random numbers of the host and of the model's devices, and grad mode come back
+    exactly; an autocast around it is off.
+    """
+    modules = list(model.modules())
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with (
+        torch.enable_grad(),
+        _rng_kept(modules),
+        _flags(modules, True),
+        torch.autocast(device.type, enabled=False),
     ):
         yield
 

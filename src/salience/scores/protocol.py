@@ -19,8 +19,9 @@ class Score(Protocol):
     mean score for ``"gradient"``.
 
     Optional: ``extend(n)``, for datasets that grow while training. From then on there are ``n``
-    examples, and nothing is known of the new ones. Not a member of this protocol, so that scores
-    without it are scores too.
+    examples, and nothing is known of the new ones. ``from_losses(indices, losses)``: the scores
+    that some losses stand for, whose running mean adaptive smoothing then follows if the unit is
+    ``"loss"``. Not members of this protocol, so that scores without them are scores too.
     """
 
     by_index: bool

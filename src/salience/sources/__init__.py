@@ -5,12 +5,14 @@ from salience.sources.even import EvenIntervals
 from salience.sources.passes import Passes, Strata
 from salience.sources.pool import Choice, Pool
 from salience.sources.protocol import Source
+from salience.sources.rules import ByScore, Sparing
 from salience.sources.shard import Shard
 from salience.sources.shuffled import Shuffled
 from salience.sources.whole import WholeDataset
 
 __all__ = [
     "AutoSource",
+    "ByScore",
     "Choice",
     "EvenIntervals",
     "Passes",
@@ -18,6 +20,7 @@ __all__ = [
     "Shard",
     "Shuffled",
     "Source",
+    "Sparing",
     "Strata",
     "WholeDataset",
 ]

@@ -2,22 +2,32 @@
 
 import logging
 import math
-from typing import Any, final
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor
 
 from salience import functional
 from salience.draw import Draw
+from salience.recency import Recency
 from salience.scores import Score
-from salience.smoothing import Smoothing
+from salience.smoothing import Fading, Smoothing
+from salience.sources.even import EvenIntervals
 from salience.sources.protocol import Source
+from salience.sources.rules import LEAST, ByScore, Sparing
 from salience.sources.scoring import known_scores, mean_of_known
+from salience.trust import Trust
 
-__all__ = ["AutoSource"]
+__all__ = ["AutoSource", "Mode"]
 
-EVERY = 100  # draws between two looks at the gain
-ON, OFF = 1.1, 1.03  # turns on above, off below: apart, so that it does not flutter
+Mode = Literal["off", "sparing", "focused"]
+
+EVERY = 100  # draws between two looks at the scores
+ON, OFF = 1.1, 1.03  # gain: turns on above, off below; apart, so that it does not flutter
+FEW, MANY = 2.0, 1.5  # the same for the gain that begins and ends focusing
+DOUBTED = 0.3  # of all scores, above the loss at the start: with more, hard may mean wrong
+LEFT = 0.01  # of the loss at the start: with less there is next to nothing to gain
+WORSE, TIMES = 1.02, 2  # validation losses this far above the lowest, so often in a row: memorising
 SAMPLE = 4096  # examples whose scores are looked at
 SINGLE = 0.01  # the most that one example can add to the gain
 
@@ -28,20 +38,60 @@ logger = logging.getLogger("salience")
 class AutoSource:
     """Draws from ``off`` or, while that pays, from ``on``.
 
-    Draws by q need v = M sum q^2 / (sum q)^2 times fewer examples than uniform ones for the same
-    variance, where q stands for gradient norms. v is computed from the scores, every few steps and
-    once a pass is done: seed and losses decide, never the clock.
+    ==========  ====================================  =============================================
+    mode        examples                              when
+    ==========  ====================================  =============================================
+    off         shuffled passes                       until a gain exceeds 1.1, and when 1 % of the
+                                                      loss at the start are left
+    sparing     learned ones down to a quarter as     1 / mean(q) exceeds 1.1, for q of
+                often; unbiased                       ``functional.spare``
+    focused     by loss, with the user's k            v exceeds 2: few examples have most of it, and
+                                                      less than 30 % is above the first loss
+    ==========  ====================================  =============================================
+
+    v = M sum q^2 / (sum q)^2 is how many times fewer examples draws by q need for the same
+    variance, where q stands for gradient norms. Both are computed from the scores, every few steps
+    and once a pass is done: seed and losses decide, never the clock.
+
+    A validation loss that the user tells and that has risen turns it off, until it is back: the
+    network memorises, and visits by importance would only help it.
+
+    With ``recency``, it turns on only once a network is known not to memorise what it visits.
+
+    With ``trust``, examples whose labels contradict what was learned weigh and count a tenth, in
+    every mode. Without ``fading`` (pools, or smoothing of the user's own) there is no sparing: the
+    mode is focused while v exceeds 1.1.
     """
 
     def __init__(
-        self, n: int, batch_size: int, score: Score, smoothing: Smoothing, off: Source, on: Source
+        self,
+        n: int,
+        batch_size: int,
+        score: Score,
+        smoothing: Smoothing,
+        off: Source,
+        on: Source,
+        fading: Fading | None = None,
+        trust: Trust | None = None,
+        recency: Recency | None = None,
+        k: float = 0.5,
     ) -> None:
         self._n, self._batch_size = n, batch_size
         self._first = n  # how many there were before any extension
         self._score, self._smoothing = score, smoothing
         self._off, self._on = off, on
-        self.active = False
+        self._fading, self._trust, self._recency, self._k = fading, trust, recency, k
+        self.mode: Mode = "off"
         self._told = False
+        self._lowest, self._worse = math.inf, 0  # validation loss, and how often it was above since
+
+    @property
+    def active(self) -> bool:
+        return self.mode != "off"
+
+    @property
+    def trust(self) -> Trust | None:
+        return self._trust
 
     def extend(self, n: int, classes: Tensor | None = None) -> None:
         """Grow to ``n`` examples: while off from the next pass on, while on from the next sweep.
@@ -50,18 +100,33 @@ class AutoSource:
         """
         self._off.extend(n, classes)
         self._on.extend(n)
+        if self._trust is not None:
+            self._trust.use_classes(classes)
         self._n = n
 
     def _current(self) -> Source:
         return self._on if self.active else self._off
 
+    @property
+    def _discounts(self) -> bool:
+        return self._trust is not None and self._trust.active
+
     def ready(self, n: int, number: int) -> bool:
-        return number % EVERY != 0 and self._current().ready(n, number)
+        if number % EVERY == 0 or self._discounts:  # which depends on the losses of the last step
+            return False
+        return self._current().ready(n, number)
 
     def draw(self, n: int, number: int) -> Draw:
         if number % EVERY == 0:
             self._look(number)
-        return self._current().draw(n, number)
+        draw = self._current().draw(n, number)
+        if not self._discounts:
+            return draw
+        assert self._trust is not None
+        losses, unknown = known_scores(self._score, draw.indices)
+        factors = self._trust.factors(draw.indices, losses).masked_fill_(unknown, 1.0)
+        draw.weights, draw.uniform = (draw.weights * factors).to(torch.float32), False
+        return draw
 
     def update(self, indices: Tensor) -> None:
         self._on.update(indices)
@@ -70,53 +135,133 @@ class AutoSource:
         if not self.active:
             self._off.new_epoch()
 
+    # -------------------------------------------------------------------------------- the decision
+
+    def validation(self, loss: float) -> None:
+        """The loss on examples that are not trained on, measured now."""
+        self._worse = self._worse + 1 if loss > WORSE * self._lowest else 0
+        self._lowest = min(self._lowest, loss)
+
     def _look(self, number: int) -> None:
-        gain = self.gain(number // EVERY)
-        wanted = gain > (OFF if self.active else ON)
-        if wanted == self.active:
+        look = number // EVERY
+        if self._trust is not None and (sampled := self._sampled(look)) is not None:
+            self._trust.look(*sampled, number)
+        gain, saved = self.gain(look), self.saved(look)
+        self._turn(self._wanted(gain, saved, self.doubted(look)), number, gain, saved)
+
+    def _wanted(self, gain: float, saved: float, doubted: float) -> Mode:
+        if self._fading is None:
+            pays = gain > (OFF if self.active else ON) and self._worse < TIMES
+            return "focused" if pays else "off"
+        if self._fading.remaining <= LEFT or self._worse >= TIMES or self._memorises():
+            return "off"
+        if gain > (MANY if self.mode == "focused" else FEW) and doubted < DOUBTED:
+            return "focused"
+        return "sparing" if max(saved, gain) > (OFF if self.active else ON) else "off"
+
+    def _memorises(self) -> bool:
+        """As far as is known; measured while off."""
+        recency = self._recency
+        if recency is None or self.active:
+            return False
+        return not recency.known or recency.memorises
+
+    def _turn(self, wanted: Mode, number: int, gain: float, saved: float) -> None:
+        if wanted == self.mode:
             return
-        self.active = wanted
-        (self._on if wanted else self._off).new_epoch()
+        if self.active != (wanted != "off"):
+            (self._off if self.active else self._on).new_epoch()
+        self.mode = wanted
+        self._use_rule()
+        if self._recency is not None:
+            self._recency.measure(not self.active)
         # Only the first time for everybody to see; later changes are for those who look closer.
         level = logging.DEBUG if self._told else logging.INFO
-        turns = "on" if wanted else "off"
-        logger.log(level, "importance sampling turns %s at draw %d: gain %.2f", turns, number, gain)
+        turns = "turns off" if wanted == "off" else f"is {wanted}"
+        numbers = (turns, number, gain, saved)
+        logger.log(level, "importance sampling %s at draw %d: gain %.2f, spared %.2f", *numbers)
         self._told = True
 
-    def gain(self, look: int) -> float:
-        """v of a sample of the examples, evenly spaced, another one at each ``look``.
+    def _use_rule(self) -> None:
+        if self._fading is None or self.mode == "off":
+            return
+        assert isinstance(self._on, EvenIntervals)
+        by_score = ByScore(self._smoothing, self._k)
+        self._on.rule = by_score if self.mode == "focused" else Sparing()
 
-        1 before all have been seen, but for those that came by ``extend``: they count as the mean
-        of the others, so that a few of them change little and many turn importance sampling off,
-        until a pass has seen them. No example adds more than ``SINGLE``: a gain that rests on a
-        few is none.
+    def _sampled(self, look: int) -> tuple[Tensor, Tensor] | None:
+        """Some examples, evenly spaced, others at each ``look``, and what was recorded of them.
+
+        None before all have been seen, but for those that came by ``extend``: they count as the
+        mean of the others, so that a few of them change little and many turn importance sampling
+        off, until a pass has seen them.
         """
         stride = max(self._n // SAMPLE, 1)
         sample = torch.arange(look % stride, self._n, stride, device="cpu")
         scores, unknown = known_scores(self._score, sample)
         missing = int((unknown & (sample < self._first)).sum())
         if missing > self._batch_size:  # a pass may leave out its last, short batch
+            return None
+        return sample, scores.masked_fill_(unknown, mean_of_known(scores, unknown))
+
+    def _scores(self, look: int) -> Tensor | None:
+        """Those of the sample, with suspects at a tenth of theirs."""
+        sampled = self._sampled(look)
+        if sampled is None or self._trust is None:
+            return None if sampled is None else sampled[1]
+        return self._trust.discounted(*sampled)
+
+    def gain(self, look: int) -> float:
+        """v of the sample of a ``look``; 1 before all examples have been seen.
+
+        No example adds more than ``SINGLE``: a gain that rests on a few is none.
+        """
+        scores = self._scores(look)
+        if scores is None:
             return 1.0
-        scores.masked_fill_(unknown, mean_of_known(scores, unknown))
         q = functional.smooth(scores, self._smoothing.constant(scores.mean()))
         # Its share p of the sum adds M p^2.
         most = math.sqrt(SINGLE / len(q))
         return float(functional.variance_reduction(functional.cap(q, most)))
+
+    def saved(self, look: int) -> float:
+        """1 / mean(q), the visits of a pass over those of a sparing one; 1 before all were seen."""
+        scores = self._scores(look)
+        return 1.0 if scores is None else float(1 / functional.spare(scores, LEAST).mean())
+
+    def doubted(self, look: int) -> float:
+        """The part of all scores that is above the loss at the start: worse than untrained."""
+        scores = self._scores(look)
+        if scores is None or self._fading is None:
+            return 0.0
+        total = float(scores.sum())
+        return float(scores[scores > self._fading.start].sum()) / total if total > 0 else 0.0
+
+    # -------------------------------------------------------------------------------------- state
 
     def refresh(self) -> None:
         self._on.refresh()
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "active": self.active,
+            "mode": self.mode,
             "told": self._told,
             "first": self._first,
+            "validation": [self._lowest, self._worse],
+            "trust": None if self._trust is None else self._trust.state_dict(),
             "off": self._off.state_dict(),
             "on": self._on.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.active, self._told = bool(state["active"]), bool(state["told"])
+        if state["mode"] not in get_args(Mode):
+            raise ValueError(f"mode {state['mode']!r}")
+        self.mode, self._told = state["mode"], bool(state["told"])
         self._first = int(state["first"])
+        lowest, worse = state["validation"]
+        self._lowest, self._worse = float(lowest), int(worse)
+        if self._trust is not None:
+            self._trust.load_state_dict(state["trust"])
+        self._use_rule()
         self._off.load_state_dict(state["off"])
         self._on.load_state_dict(state["on"])

@@ -4,31 +4,34 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from salience import functional
 from salience.draw import Draw
 from salience.functional import Scheme
 from salience.scores import Score
-from salience.smoothing import Smoothing
 from salience.sources.passes import Passes
 from salience.sources.queue import Queue
-from salience.sources.scoring import distribution, known_scores, mean_of_known
+from salience.sources.rules import Rule
+from salience.sources.scoring import known_scores, mean_of_known
 
 __all__ = ["EvenIntervals"]
 
 SLICE = 32768  # examples whose visits are planned at a time
-SWEEPS = 4  # of the dataset per N visits
+SWEEPS = 4  # of the dataset per N visits, at most
 
 
 @final
 class EvenIntervals:
-    """Every example comes at even intervals, as often as its score says.
+    """Every example comes at even intervals, as often as its score and ``rule`` say.
 
-    The dataset is swept in random order, a slice at a time. A slice of M examples gets M / 4
-    visits. Example i earns p_i of them as credit; the whole part becomes visits, at random places
-    among those of the slice, and the fraction stays for the next sweep. So chance brings no example
-    twice in a row and leaves none out, and with equal scores these are shuffled passes.
+    The dataset is swept in random order, a slice at a time. The most likely examples of a slice are
+    visited once per sweep, or more often if M examples would get less than M / 4 visits. Example i
+    earns p_i of the visits as credit; the whole part becomes visits, at random places among those
+    of the slice, and the fraction stays for the next sweep, with some jitter. So chance hardly
+    brings an example twice in a row and leaves none out, and with equal scores these are shuffled
+    passes.
 
     On average no example has more than one place in a batch: p_i <= 1 / batch size. Examples whose
     score is not known yet (nan) get the mean of the others.
@@ -40,12 +43,12 @@ class EvenIntervals:
         self,
         n: int,
         score: Score,
-        smoothing: Smoothing,
-        k: float,
+        rule: Rule,
         scheme: Scheme,
         generator: torch.Generator,
     ) -> None:
-        self._n, self._score, self._smoothing, self._k = n, score, smoothing, k
+        self._n, self._score = n, score
+        self.rule = rule  # of the slices that are planned from now on
         self._scheme: Scheme = scheme
         self._generator = generator
         self._passes = Passes(n, generator)
@@ -80,12 +83,17 @@ class EvenIntervals:
         scores, unknown = known_scores(self._score, examples)
         if unknown.any():
             scores.masked_fill_(unknown, mean_of_known(scores, unknown))
-        p = distribution(scores, self._smoothing, most=1 / batch)
-        at = self._visits(examples, p, len(examples) * max(1 / SWEEPS, batch / self._n))
-        indices, chances, drawn_by = (part.index_select(0, at) for part in (examples, p, scores))
-        weights = functional.weights(chances, self._k, len(p)).to(torch.float32)
+        p, weights = self.rule(scores, most=1 / batch)
+        at = self._visits(examples, p, self._number_of_visits(p, batch))
+        parts = (examples, weights, p, scores)
+        indices, weights, chances, drawn_by = (part.index_select(0, at) for part in parts)
         # As one draw in N: slices that differ in size can stand in one batch.
         self._queue.put(indices, weights, chances * (len(p) / self._n), drawn_by)
+
+    def _number_of_visits(self, p: Tensor, batch: int) -> float:
+        """One for the most likely example, within bounds: enough for a batch from each sweep."""
+        least = max(1 / SWEEPS, batch / self._n)
+        return len(p) * min(max(1 / float(len(p) * p.max()), least), 1.0)
 
     def _next_slice(self) -> Tensor:
         passes = self._passes
@@ -101,9 +109,20 @@ class EvenIntervals:
             count = max(round(n), 1)
             return functional.draw(p, count, generator=self._generator, scheme=self._scheme)
         counts, credit = functional.even_visits(self._credit_of(examples), p, n)
-        self._credit[examples.numpy()] = credit.numpy()
-        at = torch.from_numpy(np.repeat(np.arange(len(p)), counts.numpy()))
-        return at[torch.randperm(len(at), generator=self._generator, device="cpu")]
+        credit += self._jitter(counts, n * p)
+        # Numbers that need no conversion are written in half of the time.
+        self._credit[examples.numpy()] = credit.numpy().astype(np.float32)
+        at = _repeated(counts.numpy())
+        order = torch.randperm(len(at), generator=self._generator, device="cpu")
+        return torch.from_numpy(at).index_select(0, order)
+
+    def _jitter(self, counts: Tensor, earned: Tensor) -> Tensor:
+        """Credit to add or take after a visit: none on average, and none for one in each sweep.
+
+        Examples whose scores fell together would otherwise come together again and again.
+        """
+        noise = torch.rand(len(counts), generator=self._generator, device="cpu") - 0.5
+        return torch.where(counts > 0, noise * (1 - earned).clamp(min=0), 0.0)
 
     def _credit_of(self, examples: Tensor) -> Tensor:
         """What they have left from the last sweep; at random before the first."""
@@ -137,3 +156,11 @@ class EvenIntervals:
             self._credit[:] = state["credit"].numpy()
         self._fresh = int(state["fresh"])
         self._queue.load_state_dict(state["queue"])
+
+
+def _repeated(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each position as often as it counts, in order."""
+    at = np.flatnonzero(counts > 0)
+    often = counts[at]
+    # Few come twice, or none: np.repeat over all positions takes six times as long.
+    return np.repeat(at, often) if often.max(initial=0) > 1 else at

@@ -10,7 +10,7 @@ from salience.batches.labels import find_labels
 from salience.batches.rows import collate
 from salience.errors import ArgumentError
 from salience.paper.data import images
-from salience.paper.data.images import FARTHEST, Augmented, Images, Scale, moves
+from salience.paper.data.images import FARTHEST, PADDING, Augmented, Cropped, Images, Scale, moves
 from salience.paper.data.ptb import Words
 
 # What all datasets share.
@@ -124,6 +124,35 @@ def test_copies_are_flipped_and_shifted_as_drawn():
     for i, (down, right, mirrored) in enumerate(drawn):
         expected = seen_through(original.images[i % 12], int(down), int(right), bool(mirrored))
         assert torch.equal(found[i], original.scale(expected[None])[0]), f"copy {i}"
+
+
+def test_crops_are_parts_of_the_image_in_black_mirrored_or_not_all_equally_likely():
+    original = some_images(n=2, side=6)
+    crops = Cropped(original)
+    assert torch.equal(crops.targets, original.targets)
+    torch.manual_seed(0)
+    read = crops.__getitems__([1, 0] * 8000).tensors
+    assert read[1].tolist() == [int(original.targets[1]), int(original.targets[0])] * 8000
+    padded = torch.nn.functional.pad(original.images[1], [PADDING] * 4)  # black is 0
+    places = 2 * PADDING + 1
+    parts = [padded[:, i : i + 6, j : j + 6] for i in range(places) for j in range(places)]
+    every = torch.stack([*parts, *(part.flip(-1) for part in parts)])
+    wanted = original.scale(every).flatten(1)
+    where = torch.cdist(read[0][::2].flatten(1).double(), wanted.double()).min(1)
+    assert float(where.values.max()) < 1e-5
+    counts = torch.bincount(where.indices, minlength=2 * places**2)
+    expected = 8000 / len(every)
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < len(every) + 5 * (2 * len(every)) ** 0.5
+
+
+def test_crops_follow_the_global_random_numbers():
+    crops = Cropped(some_images())
+    torch.manual_seed(3)
+    first, second = crops.__getitems__([0, 1, 2] * 9), crops.__getitems__([0, 1, 2] * 9)
+    torch.manual_seed(3)
+    assert torch.equal(crops.__getitems__([0, 1, 2] * 9).tensors[0], first.tensors[0])
+    assert not torch.equal(first.tensors[0], second.tensors[0])
 
 
 def test_the_first_copy_is_the_original():

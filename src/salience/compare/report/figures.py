@@ -2,7 +2,9 @@
 
 import math
 from statistics import fmean
+from typing import Literal
 
+from salience.compare.budgets import AtBudget, Budgets
 from salience.compare.charts import Bar, Chart, Line, Panel
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
@@ -25,7 +27,9 @@ AXES = {"steps": "steps", "seconds": "seconds of training"}
 def charts(found: Comparison) -> list[Chart]:
     """All charts of a comparison, the baseline first in each."""
     target = found.summary["target_train_loss"]
+    swept = [] if found.budgets is None else [_budgets(found.budgets, found)]
     return [
+        *swept,
         _pair("curves", found, "train_loss", target if target > 0 else None),
         _pair("test", found, tested_by(found.rows[0]), None),
         _costs(found),
@@ -74,6 +78,40 @@ def _title(summary: Summary, target: float | None) -> str:
         return text
     base, loss = summary["baseline"], numbers.loss(target)
     return f"{text}; dotted: where {base} ended ({loss}), dots: where each first reached it"
+
+
+def _budgets(budgets: Budgets, found: Comparison) -> Chart:
+    """The test result at the end of each budget, against its time; and that of the worst class."""
+    measure, base = budgets["measure"], found.summary["baseline"]
+    methods = {name: budgets["methods"].get(name, []) for name in found.summary["methods"]}
+    with_worst = all("worst" in each for line in methods.values() for each in line)
+    wanted: dict[str, Literal["end", "worst"]] = {measure.replace("_", " "): "end"}
+    wanted |= {"test error of the worst class": "worst"} if with_worst else {}
+    unit, scale = ("%", 100.0) if measure == "test_error" else ("", 1.0)
+    panels = []
+    for shown, key in wanted.items():
+        ends = [each[key]["mean"] for each in methods[base]]
+        panels.append(
+            Panel(
+                title=f"{shown.capitalize()} against training time",
+                x=f"training time, as a share of the longest of {base}",
+                y=shown,
+                lines=[_swept(name, line, key, scale) for name, line in methods.items()],
+                level=scale * ends[-1] if ends else None,
+                unit=unit,
+            )
+        )
+    several = found.summary["methods"][base]["n"] > 1
+    seeds = "mean and standard deviation over seeds" if several else "one seed"
+    title = f"{found.summary['task']}: whole trainings within budgets, {seeds}"
+    return Chart("budgets", f"{title}; dotted: where {base} ended", panels, baseline=base)
+
+
+def _swept(name: str, line: list[AtBudget], key: Literal["end", "worst"], scale: float) -> Line:
+    mean = [scale * each[key]["mean"] for each in line]
+    std = [scale * (each[key]["std"] or 0.0) for each in line]
+    low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
+    return Line(name, [each["time"] for each in line], mean, low, high)
 
 
 def _costs(found: Comparison) -> Chart:

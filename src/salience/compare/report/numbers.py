@@ -2,9 +2,11 @@
 
 import math
 
+from salience.compare.budgets import SameError
+from salience.compare.paired import Paired
 from salience.compare.summary import Spread
 
-__all__ = ["loss", "percent", "ratio", "spread"]
+__all__ = ["difference", "loss", "percent", "ratio", "same_error", "spread"]
 
 
 def loss(value: float) -> str:
@@ -20,6 +22,35 @@ def percent(value: float, digits: int = 0) -> str:
 def ratio(value: float | None) -> str:
     """Times the baseline; words where the target was not reached."""
     return "not reached" if value is None else f"{value:.2f}x"
+
+
+def difference(value: Paired, percent: bool = False) -> str:
+    """A difference and its 95 % interval: -0.72 (-1.50 to +0.06); of errors, in points."""
+    if value["same"]:
+        return "none: identical"
+    scale = 100 if percent else 1
+    mean, low, high = (None if v is None else scale * v for v in _three(value))
+    if mean is None or not math.isfinite(mean):
+        return "not finite"
+    digits = 2 if percent else 1
+    if low is None or high is None:
+        return f"{mean:+.{digits}f}"
+    return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def _three(value: Paired) -> tuple[float | None, float | None, float | None]:
+    return value["mean"], value["low"], value["high"]
+
+
+def same_error(value: SameError) -> str:
+    """A share of time and its interval: 0.62x (0.55 to 0.71); words where it was not reached."""
+    if value["share"] is None:
+        return "not reached"
+    text = ("at most " if value["at_most"] else "") + ratio(value["share"])
+    if value["n"] < 2:
+        return text
+    low, high = ("not reached" if v is None else f"{v:.2f}" for v in (value["low"], value["high"]))
+    return f"{text} ({low} to {high})"
 
 
 def spread(value: Spread, percent: bool = False) -> str:

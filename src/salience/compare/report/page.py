@@ -17,6 +17,7 @@ from salience.compare.report.png import chart_png
 __all__ = ["escape", "html", "markdown", "write_report"]
 
 FIGURES = {
+    "budgets.png": "Test results of whole trainings against their time",
     "curves.png": "Train loss against steps and against seconds",
     "test.png": "Test results against steps and against seconds",
     "cost.png": "Cost of a step",
@@ -50,6 +51,7 @@ def html(found: Comparison) -> str:
         "columns": table.columns(found),
         "lines": table.cells(found),
         "under_table": table.note(found),
+        **_budgets(found),
         "sentences": words.sentences(found),
         "hardest": cards(found.hardest),
         "open_methods": OPEN_METHODS,
@@ -57,6 +59,16 @@ def html(found: Comparison) -> str:
         "config": [*_flat(found.config)],
     }
     return render("report.html.jinja", charts(found), **content)
+
+
+def _budgets(found: Comparison) -> dict[str, Any]:
+    """The table of budgets; empty where there are none."""
+    swept = found.budgets
+    return {
+        "budget_columns": [] if swept is None else table.budget_columns(swept),
+        "budget_lines": [] if swept is None else table.budget_cells(swept),
+        "under_budgets": "" if swept is None else table.budget_note(found),
+    }
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -74,9 +86,8 @@ def _text(value: Any) -> str:
 
 def markdown(found: Comparison) -> str:
     """The whole of ``report.md``; figures are links to files beside it."""
-    columns, settings = table.columns(found), json.dumps(found.config, indent=2, ensure_ascii=False)
-    rules = [":--", *["--:"] * (len(columns) - 1)]  # names to the left, numbers to the right
-    lines = [[escape(cell) for cell in line] for line in [columns, *table.cells(found)]]
+    settings, swept = json.dumps(found.config, indent=2, ensure_ascii=False), _budgets(found)
+    drawn = {f"{chart.name}.png" for chart in charts(found)}
     # A fence longer than any in the text.
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", settings))])
     parts = [
@@ -85,15 +96,26 @@ def markdown(found: Comparison) -> str:
         f"**{escape(words.outcome(found))}**",
         "\n".join(f"- {escape(sentence)}" for sentence in words.sentences(found)),
         "## Summary",
-        "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rules, *lines[1:]]),
+        _markdown_table(table.columns(found), table.cells(found)),
         escape(table.note(found)),
+        "## Budgets" if found.budgets is not None else "",
+        _markdown_table(swept["budget_columns"], swept["budget_lines"]),
+        escape(swept["under_budgets"]),
         "## Figures",
-        "\n\n".join(f"![{about}]({name})" for name, about in FIGURES.items()),
+        "\n\n".join(f"![{about}]({name})" for name, about in FIGURES.items() if name in drawn),
         "## Configuration",
         escape(", ".join(words.setting(found.config))),
         f"{fence}json\n{settings}\n{fence}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_table(columns: list[str], cells: list[list[str]]) -> str:
+    """Names to the left, numbers to the right; nothing without columns."""
+    rules = [":--", *["--:"] * (len(columns) - 1)]
+    lines = [[escape(cell) for cell in line] for line in [columns, *cells]]
+    whole = [lines[0], rules, *lines[1:]] if columns else []
+    return "\n".join(f"| {' | '.join(line)} |" for line in whole)
 
 
 def escape(text: str) -> str:

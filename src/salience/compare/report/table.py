@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from salience.compare.budgets import AtBudget, Budgets
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
 from salience.compare.summary import MethodSummary, tested_by
@@ -9,33 +10,64 @@ from salience.compare.summary import MethodSummary, tested_by
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["cells", "columns", "note", "rich_table"]
+__all__ = [
+    *("budget_cells", "budget_columns", "budget_note", "cells", "columns", "note"),
+    *("rich_budgets", "rich_table"),
+]
 
+DIFFERENCE = "Difference in equal time"
 OPEN = "open"  # a ratio of a comparison that is not finished
 
 
 def columns(found: Comparison) -> list[str]:
-    """The head of the table, the name of the method first."""
+    """The head of the table: the name of the method, test results, train results, costs."""
     measure = tested_by(found.rows[0]).replace("_", " ").capitalize()
+    tests = [measure, DIFFERENCE, "Best of the run"]
+    tests += ["Worst class"] if _has_classes(found) else []
+    tests += ["Same test result in"] if found.budgets is not None else []
     end = "Train loss at the end" if found.finished else "Train loss so far"
     ratios = ["Steps to target", "Single seeds", "Time to target", "Cost of a step", "Seeds"]
-    return ["Method", end, "Worst train loss", measure, *ratios]
+    return ["Method", *tests, end, "Worst train loss", *ratios]
+
+
+def _has_classes(found: Comparison) -> bool:
+    return all("test_error_worst" in each["final"] for each in found.summary["methods"].values())
 
 
 def cells(found: Comparison) -> list[list[str]]:
     """One line per method, the baseline first: mean ± standard deviation, ratios, seeds."""
     methods = found.summary["methods"]
-    return [[name, *_line(method, found.finished)] for name, method in methods.items()]
+    return [
+        [name, *_tests(name, found), *_line(method, found.finished)]
+        for name, method in methods.items()
+    ]
+
+
+def _tests(name: str, found: Comparison) -> list[str]:
+    method = found.summary["methods"][name]
+    final, pairs = method["final"], method["differences"]
+    measure = tested_by(final)
+    percent = measure == "test_error"
+    line = [numbers.spread(final[measure], percent)]
+    if name == found.summary["baseline"] or pairs is None:
+        line.append("")
+    else:
+        line.append(numbers.difference(pairs["equal_time"], percent) if found.finished else OPEN)
+    line.append(numbers.spread(method["best"], percent))
+    if _has_classes(found):
+        line.append(numbers.spread(final["test_error_worst"], percent=True))
+    if found.budgets is not None:
+        line.append(
+            numbers.same_error(found.budgets["same_error"][name]) if found.finished else OPEN
+        )
+    return line
 
 
 def _line(method: MethodSummary, finished: bool) -> list[str]:
-    final = method["final"]
-    measure = tested_by(final)
-    cost = method["step_cost_ratio"]
+    final, cost = method["final"], method["step_cost_ratio"]
     return [
         numbers.spread(final["train_loss"]),
         numbers.spread(final["train_max_loss"]),
-        numbers.spread(final[measure], percent=measure == "test_error"),
         numbers.ratio(method["steps_to_target_ratio"]) if finished else OPEN,
         _seeds(method["seeds_to_target"]) if finished else OPEN,
         numbers.ratio(method["time_to_target_ratio"]) if finished else OPEN,
@@ -60,10 +92,78 @@ def note(found: Comparison) -> str:
     base = summary["baseline"]
     several = summary["methods"][base]["n"] > 1
     spread = "Mean ± standard deviation over seeds. " if several else "One seed, no spread. "
+    unit = " in points" if tested_by(found.rows[0]) == "test_error" else ""
     if not found.finished:
         return f"{spread}Ratios to the target stay open until the comparison is finished."
     target = numbers.loss(summary["target_train_loss"])
-    return f"{spread}Target: train loss {target}, where {base} ended. Ratios are over {base}."
+    pairs = f"{DIFFERENCE}: to {base} with the same seed{unit}, and its 95% interval. "
+    return (
+        f"{spread}{pairs if several else ''}Target: train loss {target}, where {base} ended. "
+        f"Ratios are over {base}."
+    )
+
+
+# --------------------------------------------------------------------------------------- budgets
+
+
+def budget_columns(budgets: Budgets) -> list[str]:
+    """The head of the table of budgets."""
+    return ["Method", *(numbers.percent(share) for share in budgets["shares"]), "Same in"]
+
+
+def budget_cells(budgets: Budgets) -> list[list[str]]:
+    """One line per method: at each budget the test result, and the difference to the baseline."""
+    percent = budgets["measure"] == "test_error"
+    return [
+        [
+            name,
+            *(_at(share, line, percent, baseline=not place) for share in budgets["shares"]),
+            numbers.same_error(budgets["same_error"][name]),
+        ]
+        for place, (name, line) in enumerate(budgets["methods"].items())
+    ]
+
+
+def _at(share: float, line: list[AtBudget], percent: bool, *, baseline: bool) -> str:
+    each = next((each for each in line if each["budget"] == share), None)
+    if each is None:
+        return ""
+    end = numbers.spread(each["end"], percent)
+    pairs = each["differences"]
+    if baseline or pairs is None:
+        return end
+    return f"{end}; {numbers.difference(pairs['end'], percent)}"
+
+
+def budget_note(found: Comparison) -> str:
+    """What the numbers of the table of budgets are."""
+    base = found.summary["baseline"]
+    return (
+        f"The whole training with its schedule within each share of the length: the result at the "
+        f"end, and the difference to {base} with the same seed after as many steps, with its 95% "
+        f"interval. Methods with costlier steps took longer, which the chart and Same in count. "
+        f"Same in: the share of the time of {base} in which the mean result equals that of {base} "
+        f"at its whole length, linear in log time between budgets, with a 95% interval over "
+        f"resampled seeds."
+    )
+
+
+# --------------------------------------------------------------------------------------- terminal
+
+
+def rich_budgets(found: Comparison) -> "Table | None":
+    """The table of budgets for the terminal; None where there are none."""
+    from rich import box
+    from rich.table import Table
+
+    if found.budgets is None:
+        return None
+    table = Table(box=box.SIMPLE_HEAD, caption=budget_note(found), caption_justify="left")
+    for place, column in enumerate(budget_columns(found.budgets)):
+        table.add_column(column, justify="right" if place else "left", overflow="fold")
+    for line in budget_cells(found.budgets):
+        table.add_row(*(cell.replace("; ", "\n") for cell in line))
+    return table
 
 
 def rich_table(found: Comparison) -> "Table":

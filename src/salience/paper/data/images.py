@@ -1,12 +1,13 @@
-"""Images and their classes: stored as bytes, normalised a batch at a time, and augmented copies.
+"""Images and their classes: stored as bytes, normalised a batch at a time, augmented.
 
-Importance sampling remembers examples by index. So copy 7 of an image must look the same every
-time: what it looks like is computed from its index and the seed alone.
+Importance sampling remembers examples by index. So copy 7 of an image in the paper's augmented set
+must look the same every time: what it looks like is computed from its index and the seed alone.
+``Cropped`` has each image once, and changes it each time it is read.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -16,11 +17,12 @@ from salience.batches.rows import Stacked
 from salience.errors import ArgumentError
 from salience.paper.data.examples import Examples
 
-__all__ = ["FARTHEST", "Augmented", "Images", "Scale", "moves"]
+__all__ = ["FARTHEST", "PADDING", "Augmented", "Cropped", "Images", "Scale", "moves"]
 
 BRIGHTEST = 255
 FARTHEST = 3  # pixels of shift: a tenth of 32, as the authors chose
 WIDTH = 2 * FARTHEST + 1
+PADDING = 4  # pixels around an image that is cropped at random
 STILL = 2 * (WIDTH * FARTHEST + FARTHEST)  # the outcome of no shift and no mirror
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -69,13 +71,37 @@ class Augmented(Examples):
             raise ArgumentError(f"copies must be at least 1; got {copies}")
         self.original, self.copies, self.seed = original, copies, seed
         self.targets = original.targets.repeat(copies)
-        self._windows = _windows(original.images.numpy())
+        self._windows = _windows(original.images.numpy(), FARTHEST, "edge")
 
     def __getitems__(self, indices: Sequence[int]) -> Stacked:
         chosen = np.asarray(indices)
         down, right, mirrored = moves(chosen, len(self.original), self.seed)
         images = self._windows[chosen % len(self.original), down, right]
         images[mirrored] = images[mirrored][..., ::-1]
+        targets = self.targets.index_select(0, torch.from_numpy(chosen))
+        return Stacked(self.original.scale(torch.from_numpy(images)), targets)
+
+
+@final
+class Cropped(Examples):
+    """``original``, each image cropped and mirrored at random whenever it is read.
+
+    Black pixels are put around an image, 4 on each side, and a part of its own size is taken from
+    anywhere; it is mirrored with probability 1/2. Random numbers are those of torch's global
+    generator.
+    """
+
+    def __init__(self, original: Images) -> None:
+        self.original, self.targets = original, original.targets
+        self._windows = _windows(original.images.numpy(), PADDING, "constant")
+
+    def __getitems__(self, indices: Sequence[int]) -> Stacked:
+        chosen = np.asarray(indices)
+        places = 2 * PADDING + 1
+        drawn = torch.randint(0, 2 * places**2, (len(chosen),)).numpy()
+        down, right, mirrored = np.unravel_index(drawn, (places, places, 2))
+        images = self._windows[chosen, down, right]
+        images[mirrored == 1] = images[mirrored == 1][..., ::-1]
         targets = self.targets.index_select(0, torch.from_numpy(chosen))
         return Stacked(self.original.scale(torch.from_numpy(images)), targets)
 
@@ -98,12 +124,13 @@ def _hashed(indices: Array, seed: int) -> Array:
     return state ^ (state >> np.uint64(31))
 
 
-def _windows(images: Array) -> Array:
-    """A view [n, 7, 7, C, H, W]: each image under each shift. NumPy copies one in a single step.
+def _windows(images: Array, edge: int, mode: Literal["edge", "constant"]) -> Array:
+    """A view [n, 2 e + 1, 2 e + 1, C, H, W]: each image under each shift, with e = ``edge``.
 
-    All images are padded once, which takes 40% more memory and saves padding each batch.
+    NumPy copies one in a single step. All images are padded once, which takes 40% to 60% more
+    memory and saves padding each batch. ``mode``: outside is its border, or black.
     """
-    edge = (FARTHEST, FARTHEST)
-    padded = np.pad(images, ((0, 0), (0, 0), edge, edge), mode="edge")
+    both = (edge, edge)
+    padded = np.pad(images, ((0, 0), (0, 0), both, both), mode=mode)
     seen = np.lib.stride_tricks.sliding_window_view(padded, images.shape[2:], axis=(2, 3))
     return seen.transpose(0, 2, 3, 1, 4, 5)

@@ -1,0 +1,137 @@
+"""Differences between a method and the baseline, seed by seed, with an interval.
+
+Runs with the same seed start from the same weights, so the difference of two such runs varies less
+than either. The interval is Student's: mean ± t s / sqrt(n), with s the standard deviation of the n
+differences and t so that 95 % of the distribution with n - 1 degrees of freedom is within ± t.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any, NotRequired, TypedDict
+
+from salience.compare.run import Row
+
+__all__ = ["Differences", "Paired", "best_of", "differences", "paired", "t_95", "within"]
+
+CLOCK = 1.03  # times that differ by less are equal: clocks differ by as much for the same work
+UNEQUAL = ("method", "k", "seconds", "examples")  # what may differ between identical trainings
+WORST = "test_error_worst"
+
+Runs = Sequence[Sequence[Row]]
+
+
+class Paired(TypedDict):
+    """A difference to the baseline, better below 0; the interval is None for a single seed.
+
+    ``same``: the two trainings never differed, so there is no difference, whatever the clock said.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+    same: bool
+
+
+class Differences(TypedDict):
+    """Differences to the baseline's run with the same seed.
+
+    Of the test measure (error, or perplexity): at equal time, which is the last evaluation that the
+    method came to, in the mean of its seeds, within the baseline's mean training time; at the end,
+    after equal steps; and at the best point of each run.
+    At the end also of the train loss, and of the error of the worst class.
+    """
+
+    equal_time: Paired
+    end: Paired
+    best: Paired
+    train: Paired
+    worst: NotRequired[Paired]
+
+
+def differences(runs: Runs, baseline: Runs, measure: str) -> Differences | None:
+    """Of the seeds that both have; None where there are none."""
+    theirs = {run[0]["seed"]: run for run in baseline}
+    pairs = [(run, theirs[run[0]["seed"]]) for run in runs if run[0]["seed"] in theirs]
+    if not pairs:
+        return None
+    own, base = [[*side] for side in zip(*pairs, strict=True)]
+    same = all(_same(*pair) for pair in pairs)
+    place = within(own, base)
+    equal = [run[place] for run in own]
+    found = Differences(
+        equal_time=paired(_values(equal, measure), _ends(base, measure), same),
+        end=paired(_ends(own, measure), _ends(base, measure), same),
+        best=paired([best_of(r, measure) for r in own], [best_of(r, measure) for r in base], same),
+        train=paired(_ends(own, "train_loss"), _ends(base, "train_loss"), same),
+    )
+    if all(WORST in run[-1] for pair in pairs for run in pair):
+        found["worst"] = paired(_ends(own, WORST), _ends(base, WORST), same)
+    return found
+
+
+def within(runs: Runs, baseline: Runs) -> int:
+    """The place of the last evaluation within the baseline's training time, in the mean of seeds.
+
+    Not seed by seed: for a method of equal cost, the clock would decide whether the end counts.
+    """
+    limit = CLOCK * fmean(run[-1]["seconds"] for run in baseline)
+    times = [fmean(row["seconds"] for row in rows) for rows in zip(*runs, strict=False)]
+    return max((place for place, time in enumerate(times) if time <= limit), default=0)
+
+
+def best_of(run: Sequence[Row], measure: str) -> float:
+    """The least value of the run; nan where none is finite."""
+    return min((v for v in _values(run, measure) if math.isfinite(v)), default=math.nan)
+
+
+def _ends(runs: Runs, measure: str) -> list[float]:
+    return _values([run[-1] for run in runs], measure)
+
+
+def _values(rows: Sequence[Any], measure: str) -> list[float]:
+    return [row[measure] for row in rows]
+
+
+def _same(run: Sequence[Row], baseline: Sequence[Row]) -> bool:
+    """Whether everything that was measured is the same."""
+    sides = [
+        [{k: v for k, v in row.items() if k not in UNEQUAL} for row in side]
+        for side in (run, baseline)
+    ]
+    return sides[0] == sides[1]
+
+
+# ---------------------------------------------------------------------------------- the interval
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float], same: bool = False) -> Paired:
+    """The mean of ours - theirs, pair by pair, and its 95 % interval."""
+    each = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean, n = fmean(each), len(each)
+    if n < 2 or not math.isfinite(mean):
+        return Paired(mean=mean, low=None, high=None, n=n, same=same)
+    half = t_95(n - 1) * stdev(each) / math.sqrt(n)
+    return Paired(mean=mean, low=mean - half, high=mean + half, n=n, same=same)
+
+
+def t_95(freedom: int) -> float:
+    """t with 95 % of Student's distribution within ± t, by bisection."""
+    low, high = 0.0, 20.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _inside(middle, freedom) < 0.95 else (low, middle)
+    return low
+
+
+def _inside(t: float, freedom: int) -> float:
+    """The share of Student's distribution within ± t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = total = 0.0 if freedom == 1 else cosine if odd else 1.0
+    for i in range(3 if odd else 2, freedom - 1, 2):
+        term *= (i - 1) / i * cosine**2
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

@@ -1,0 +1,134 @@
+"""Whether the network memorises: do losses rise with the time since the last visit?"""
+
+import math
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience.memory import PRIVATE, Storage
+from salience.scores import Score, Unit
+
+__all__ = ["Effect", "Recency", "effect"]
+
+PASSES = 2.0  # that the estimate looks back on
+ENOUGH = 1.0  # visits per example, that a verdict rests on
+SLOPE, ERRORS = 0.03, 2.0  # memorising: a slope above both 3 % per pass and two standard errors
+
+
+class Effect(NamedTuple):
+    """By how much of itself the mean loss rises per pass without a visit."""
+
+    slope: float
+    error: float  # its standard error
+    visits: float  # that it rests on
+
+
+def effect(gap_loss: float, gap_gap: float, loss: float, loss_loss: float, n: float) -> Effect:
+    """From sums over ``n`` visits of d L, d d, L and e e.
+
+    d and e are gap and loss minus their means over the batch, and L the loss: the least squares
+    slope of L on the gap within batches, over the mean of L.
+    """
+    if not (n > 0 and gap_gap > 0 and loss > 0):
+        return Effect(0.0, math.inf, n)
+    mean = loss / n
+    return Effect(gap_loss / gap_gap / mean, math.sqrt(loss_loss / n / gap_gap) / mean, n)
+
+
+@final
+class Recency:
+    """Records losses with ``score``, and compares those of long and of short intervals.
+
+    In shuffled passes the interval between two visits of an example is random, from 0 to 2 passes.
+    Whatever the examples and the trend of the loss, within a batch the loss can depend on it in one
+    way only: through what the network remembers of this very example. A network that memorises has
+    lower losses where the last visit is recent; one that learns what examples have in common has
+    the same. While examples are visited by importance, intervals follow the losses, and nothing is
+    measured.
+    """
+
+    def __init__(self, score: Score, n: int, batch_size: int, storage: Storage = PRIVATE) -> None:
+        self.inner, self._storage = score, storage
+        self.by_index = score.by_index
+        self.unit: Unit = score.unit
+        self._n, self._batch = n, batch_size
+        self._last = storage.array(n, np.int32)  # the step of the last visit
+        self._sums = storage.array(5, np.float64)  # of ``effect``
+        self._steps = storage.array(2, np.int64)  # now, and when measuring began
+        self.measuring = True
+
+    def extend(self, n: int) -> None:
+        """Grow to ``n`` examples; nothing is known of the new ones."""
+        inner: Any = self.inner
+        inner.extend(n)
+        before, self._last = self._last, self._storage.array(n, np.int32)
+        self._last[: len(before)] = before
+        self._n = n
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:
+        return self.inner.score(indices, batch)
+
+    def update(self, indices: Tensor, losses: Tensor) -> Tensor:
+        if self.measuring:
+            self._steps[0] += 1
+            self._measure(indices.numpy(), losses.numpy().astype(np.float64))
+        return self.inner.update(indices, losses)
+
+    def _measure(self, at: Any, losses: Any) -> None:
+        now, began = int(self._steps[0]), int(self._steps[1])
+        last = self._last[at]
+        self._last[at] = now
+        known = last > began
+        if not known.all():
+            last, losses = last[known], losses[known]
+        if len(last) < 2:
+            return
+        gaps = (now - last) * (self._batch / self._n)
+        d, e = gaps - gaps.mean(), losses - losses.mean()
+        seen = np.array([d @ losses, d @ d, losses.sum(), e @ e, len(losses)])
+        self._sums *= max(1 - self._batch / (PASSES * self._n), 0.0)
+        self._sums += seen
+
+    def effect(self) -> Effect:
+        """As of the last ``PASSES`` passes that were measured."""
+        gap_loss, gap_gap, loss, loss_loss, n = self._sums.tolist()
+        return effect(gap_loss, gap_gap, loss, loss_loss, n)
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was measured for a verdict."""
+        return float(self._sums[4]) >= ENOUGH * self._n
+
+    @property
+    def memorises(self) -> bool:
+        found = self.effect()
+        return found.slope > max(SLOPE, ERRORS * found.error)
+
+    def measure(self, wanted: bool) -> None:
+        """Begin anew, or stop."""
+        if wanted and not self.measuring and self._storage.writable:
+            self._steps[1] = self._steps[0]
+            self._sums[:] = 0
+        self.measuring = wanted
+
+    def state_dict(self) -> dict[str, Any]:
+        elsewhere = self._storage.shared and not self._storage.writable
+        return {
+            **self.inner.state_dict(),
+            "last": None if elsewhere else torch.from_numpy(self._last.copy()),
+            "sums": self._sums.tolist(),
+            "steps": self._steps.tolist(),
+            "measuring": self.measuring,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+        last = state["last"]
+        if last is not None and last.shape != self._last.shape:
+            raise ValueError(f"visits of shape {list(last.shape)} for {self._n} examples")
+        if self._storage.writable:
+            self._last[:] = last.numpy()
+            self._sums[:], self._steps[:] = state["sums"], state["steps"]
+        self.measuring = bool(state["measuring"])
