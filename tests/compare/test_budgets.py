@@ -159,3 +159,21 @@ def test_budgets_out_of_range_are_refused(text):
 def test_budgets_are_sorted_and_end_with_the_whole():
     assert budgets_from("0.5,0.25") == (0.25, 0.5, 1.0)
     assert budgets_from("1") == (1.0,)
+
+
+def test_a_measure_that_rises_gives_the_same_shares_as_one_that_falls():
+    seeds = (0, 1, 2)
+    rows = [row for seed in seeds for row in swept("uniform", UNIFORM, seed=seed)]
+    ours = {0.25: 0.35, 0.5: 0.22, 0.75: 0.15, 1.0: 0.1}
+    for seed in seeds:
+        rows += swept("auto", ours, seed=seed, better=0.01 * seed)
+    risen = [{**row, "test_auc": 1 - row["test_error"]} for row in rows]
+    falls, rises = sweep(rows), sweep(risen, measure="test_auc", better="higher")
+    assert rises["measure"] == "test_auc"
+    for name in ("uniform", "auto"):
+        assert rises["same_error"][name] == pytest.approx(falls["same_error"][name])
+        for own, other in zip(rises["methods"][name], falls["methods"][name], strict=True):
+            assert own["best"]["mean"] == pytest.approx(1 - other["best"]["mean"])
+            for key in ("end", "best", "equal_time"):
+                mean = other["differences"][key]["mean"]
+                assert own["differences"][key]["mean"] == pytest.approx(-mean)

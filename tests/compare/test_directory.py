@@ -6,10 +6,12 @@ import math
 import re
 
 import pytest
+from pytest import approx
 
 from compare.conftest import WRITTEN
 from compare.made_up import SEEDS, WINS, directory, run
 from salience.compare.directory import finite, write
+from salience.compare.measures import describe, measures_of
 from salience.compare.reading import read_comparison
 from salience.compare.report.page import write_report
 from salience.errors import ArgumentError, SalienceError
@@ -23,6 +25,24 @@ def test_a_line_cut_off_while_it_was_written_does_not_matter(tmp_path):
     path.write_text(path.read_text() + "\n")
     with pytest.raises(ArgumentError, match="line 10"):
         read_comparison(made)
+
+
+def test_the_measures_and_their_directions_are_read_back(tmp_path):
+    rows = [
+        {**row, "test_auc": value / 10}
+        for row, value in zip(WINS, (5, 6, 7, 9, 8, 5, 7, 8, 6, 6), strict=True)
+    ]
+    written = describe(measures_of(["auc"], None))
+    found = read_comparison(directory(tmp_path / "run", rows, **written))
+    assert (found.primary, found.measures["test_auc"].label) == ("test_auc", "AUC")
+    assert [*found.measures] == ["test_loss", "test_auc"]
+    assert found.summary["methods"]["uniform"]["best"]["mean"] == 0.9
+    assert found.summary["methods"]["history"]["differences"]["best"]["mean"] == approx(-0.1)
+    older = read_comparison(directory(tmp_path / "older", WINS))
+    assert (older.primary, older.measures["test_error"].unit) == ("test_error", "%")
+    none = {**written, "primary": "test_f1"}
+    with pytest.raises(ArgumentError, match=r"config.json is damaged \(no 'test_f1'\)"):
+        read_comparison(directory(tmp_path / "none", rows, **none))
 
 
 # What is missing or damaged.

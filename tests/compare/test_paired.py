@@ -5,7 +5,7 @@ import math
 import pytest
 
 from compare.made_up import FALLING, run
-from salience.compare.paired import differences, paired, t_95, within
+from salience.compare.paired import best_of, differences, paired, t_95, within
 from salience.compare.summary import by_seed, summarize
 
 
@@ -94,3 +94,33 @@ def test_seeds_that_only_one_of_them_has_do_not_count():
     rows = errors_of("uniform", [0.9, 0.4], seed=0) + errors_of("history", [0.9, 0.1], seed=1)
     assert found(rows) is None
     assert summarize(rows)["methods"]["history"]["differences"] is None
+
+
+def test_where_higher_is_better_differences_keep_their_unit_and_the_best_is_the_highest():
+    rows = [
+        *errors_of("uniform", [0.5, 0.8, 0.6], seed=0),
+        *errors_of("history", [0.5, 0.7, 0.9], seed=0),
+    ]
+    runs, base = by_seed(rows, "history"), by_seed(rows, "uniform")
+    each = differences(runs, base, "test_error", "higher")
+    assert each["end"]["mean"] == pytest.approx(0.3)
+    assert each["best"]["mean"] == pytest.approx(0.9 - 0.8)
+    assert differences(runs, base, "test_error")["best"]["mean"] == pytest.approx(0)
+    summary = summarize(rows, measure="test_error", better="higher")
+    assert summary["methods"]["history"]["best"]["mean"] == 0.9
+    assert (summary["primary"], summary["better"]) == ("test_error", "higher")
+
+
+@pytest.mark.parametrize(
+    ("better", "validation", "chosen"),
+    [
+        ("lower", [0.3, 0.1, 0.2], 0.8),
+        ("higher", [0.3, 0.1, 0.2], 0.5),
+        ("higher", [math.nan, 0.1, 0.2], 0.6),
+        ("lower", [math.nan] * 3, math.nan),
+    ],
+)
+def test_the_best_point_is_chosen_by_the_validation_set(better, validation, chosen):
+    rows = errors_of("uniform", [0.5, 0.8, 0.6])
+    rows = [{**r, "validation_error": v} for r, v in zip(rows, validation, strict=True)]
+    assert best_of(rows, "test_error", better) == pytest.approx(chosen, nan_ok=True)

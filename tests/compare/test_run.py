@@ -10,8 +10,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from salience.compare import Method, Row, Run, Task
 from salience.compare.digits import digits_task
+from salience.compare.measures import worst_class
 from salience.compare.methods import make_method
-from salience.compare.run import worst_class
 from salience.compare.task import SCHEDULES, onecycle
 from salience.errors import ArgumentError
 

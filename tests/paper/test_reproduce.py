@@ -45,6 +45,7 @@ def stand_in(name: str, **_: Any) -> Task:
         test=TensorDataset(x[160:], y[160:]),
         batch_size=16,
         wrong=None if name == "ptb" else whole.wrong,
+        metrics=["perplexity"] if name == "ptb" else None,
     )
 
 

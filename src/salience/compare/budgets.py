@@ -13,6 +13,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
+from salience.compare.measures import Better
 from salience.compare.paired import Differences, best_of, differences
 from salience.compare.run import Row
 from salience.compare.summary import Spread, Summary, by_seed, spread, summarize, tested_by
@@ -75,11 +76,16 @@ class SweptSummary(Summary):
     budgets: NotRequired[Budgets]
 
 
-def summarize_all(rows: Sequence[Row], baseline: str = "uniform") -> SweptSummary:
+def summarize_all(
+    rows: Sequence[Row],
+    baseline: str = "uniform",
+    measure: str | None = None,
+    better: Better = "lower",
+) -> SweptSummary:
     """The summary of the whole budget, and where there are others, of all."""
-    found = cast(SweptSummary, summarize(rows, baseline))
+    found = cast(SweptSummary, summarize(rows, baseline, measure, better))
     if len(budgets_of(rows)) > 1:
-        found["budgets"] = sweep(rows, baseline)
+        found["budgets"] = sweep(rows, baseline, measure, better)
     return found
 
 
@@ -95,9 +101,14 @@ def budgets_of(rows: Sequence[Row]) -> list[float]:
 # -------------------------------------------------------------------------------------- the sweep
 
 
-def sweep(rows: Sequence[Row], baseline: str = "uniform") -> Budgets:
+def sweep(
+    rows: Sequence[Row],
+    baseline: str = "uniform",
+    measure: str | None = None,
+    better: Better = "lower",
+) -> Budgets:
     """Every method at every budget, as far as it and the baseline were trained there."""
-    shares, measure = budgets_of(rows), tested_by(rows[0])
+    shares, measure = budgets_of(rows), measure or tested_by(rows[0])
     names = [*dict.fromkeys(row["method"] for row in rows)]
     runs = {
         (name, share): by_seed([row for row in rows if budget_of(row) == share], name)
@@ -106,26 +117,30 @@ def sweep(rows: Sequence[Row], baseline: str = "uniform") -> Budgets:
     }
     methods = {
         name: [
-            _at_budget(runs[name, share], runs[baseline, share], share, measure)
+            _at_budget(runs[name, share], runs[baseline, share], share, measure, better)
             for share in shares
             if runs[name, share] and runs[baseline, share]
         ]
         for name in names
     }
-    same = {name: _same_error(runs, name, baseline, shares, measure) for name in names}
+    same = {name: _same_error(runs, name, baseline, shares, measure, better) for name in names}
     return Budgets(measure=measure, shares=shares, methods=methods, same_error=same)
 
 
 def _at_budget(
-    runs: list[list[Row]], baseline: list[list[Row]], share: float, measure: str
+    runs: list[list[Row]],
+    baseline: list[list[Row]],
+    share: float,
+    measure: str,
+    better: Better,
 ) -> AtBudget:
     last: list[Any] = [run[-1] for run in runs]
     found = AtBudget(
         budget=share,
         time=share * _cost(runs, baseline),
         end=spread([row[measure] for row in last]),
-        best=spread([best_of(run, measure) for run in runs]),
-        differences=differences(runs, baseline, measure),
+        best=spread([best_of(run, measure, better) for run in runs]),
+        differences=differences(runs, baseline, measure, better),
     )
     if all(WORST in row for row in last):
         found["worst"] = spread([row[WORST] for row in last])
@@ -147,15 +162,17 @@ def _same_error(
     baseline: str,
     shares: list[float],
     measure: str,
+    better: Better,
 ) -> SameError:
-    """Of the seeds that both finished at every budget."""
+    """Of the seeds that both finished at every budget. Values that rise count as errors below 0."""
     own, base = (_table(runs, each, shares) for each in (name, baseline))
     seeds = [seed for seed in own if seed in base]
     if not seeds:
         return SameError(share=None, at_most=False, low=None, high=None, reached=None, n=0)
     errors, seconds = (_values(own, seeds, name) for name in (measure, "seconds"))
     theirs, base_seconds = (_values(base, seeds, name) for name in (measure, "seconds"))
-    return same_error(errors, theirs[:, -1], seconds, base_seconds, np.array(shares))
+    sign = -1.0 if better == "higher" else 1.0
+    return same_error(sign * errors, sign * theirs[:, -1], seconds, base_seconds, np.array(shares))
 
 
 def _values(table: dict[int, list[Any]], seeds: list[int], name: str) -> Array:

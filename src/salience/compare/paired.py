@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any, NotRequired, TypedDict
 
+from salience.compare.measures import Better
 from salience.compare.run import Row
 
 __all__ = ["Differences", "Paired", "best_of", "differences", "paired", "t_95", "within"]
@@ -22,7 +23,9 @@ Runs = Sequence[Sequence[Row]]
 
 
 class Paired(TypedDict):
-    """A difference to the baseline, better below 0; the interval is None for a single seed.
+    """A difference to the baseline, the method's less the baseline's, in the measure's own unit.
+
+    Below 0 is better where a lower value is. The interval is None for a single seed.
 
     ``same``: the two trainings never differed, so there is no difference, whatever the clock said.
     """
@@ -37,7 +40,7 @@ class Paired(TypedDict):
 class Differences(TypedDict):
     """Differences to the baseline's run with the same seed.
 
-    Of the test measure (error, or perplexity): at equal time, which is the last evaluation that the
+    Of the task's primary test measure: at equal time, which is the last evaluation that the
     method came to, in the mean of its seeds, within the baseline's mean training time; at the end,
     after equal steps; and at the best point of each run.
     At the end also of the train loss, and of the error of the worst class.
@@ -50,7 +53,9 @@ class Differences(TypedDict):
     worst: NotRequired[Paired]
 
 
-def differences(runs: Runs, baseline: Runs, measure: str) -> Differences | None:
+def differences(
+    runs: Runs, baseline: Runs, measure: str, better: Better = "lower"
+) -> Differences | None:
     """Of the seeds that both have; None where there are none."""
     theirs = {run[0]["seed"]: run for run in baseline}
     pairs = [(run, theirs[run[0]["seed"]]) for run in runs if run[0]["seed"] in theirs]
@@ -63,7 +68,7 @@ def differences(runs: Runs, baseline: Runs, measure: str) -> Differences | None:
     found = Differences(
         equal_time=paired(_values(equal, measure), _ends(base, measure), same),
         end=paired(_ends(own, measure), _ends(base, measure), same),
-        best=paired([best_of(r, measure) for r in own], [best_of(r, measure) for r in base], same),
+        best=paired(_bests(own, measure, better), _bests(base, measure, better), same),
         train=paired(_ends(own, "train_loss"), _ends(base, "train_loss"), same),
     )
     if all(WORST in run[-1] for pair in pairs for run in pair):
@@ -81,13 +86,30 @@ def within(runs: Runs, baseline: Runs) -> int:
     return max((place for place, time in enumerate(times) if time <= limit), default=0)
 
 
-def best_of(run: Sequence[Row], measure: str) -> float:
-    """The least value of the run; nan where none is finite."""
-    return min((v for v in _values(run, measure) if math.isfinite(v)), default=math.nan)
+def best_of(run: Sequence[Row], measure: str, better: Better = "lower") -> float:
+    """The value at the best evaluation of the run; nan where none is finite.
+
+    Which one is best is decided by the validation set where there is one: then the value is no
+    longer chosen by the test set.
+    """
+    judge = measure.replace("test_", "validation_", 1)
+    decided = [judge if judge in row else measure for row in run]
+    pairs = [(row[name], row[measure]) for row, name in zip(_plain(run), decided, strict=True)]
+    finite = [pair for pair in pairs if math.isfinite(pair[0])]
+    best = max if better == "higher" else min
+    return float(best(finite, key=lambda pair: pair[0])[1]) if finite else math.nan
+
+
+def _bests(runs: Runs, measure: str, better: Better) -> list[float]:
+    return [best_of(run, measure, better) for run in runs]
 
 
 def _ends(runs: Runs, measure: str) -> list[float]:
     return _values([run[-1] for run in runs], measure)
+
+
+def _plain(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    return [*rows]
 
 
 def _values(rows: Sequence[Any], measure: str) -> list[float]:

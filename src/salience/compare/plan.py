@@ -18,6 +18,7 @@ from torch import Tensor
 from salience.compare import directory
 from salience.compare.budgets import summarize_all
 from salience.compare.directory import RunFile
+from salience.compare.measures import describe
 from salience.compare.methods import make_method
 from salience.compare.run import Row, Run, warm_up
 from salience.compare.task import Task
@@ -150,16 +151,19 @@ def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> d
             "name": type(optimizer).__name__,
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
         },
+        **describe(task.measures, ("test", *(("validation",) if task.validation else ()))),
         "jobs": jobs,
     }
 
 
 def finish(plan: Plan, out: Path) -> None:
     """Put the rows in order, summarise them, and save the hardest examples."""
-    rows = rows_on_disk(out, plan)
+    rows, task = rows_on_disk(out, plan), plan.make_task()
     directory.write_rows(out, rows)
-    directory.write(out / "summary.json", summarize_all(rows))
-    directory.write(out / "hardest.json", _hardest_shown(out, plan))
+    primary = task.measures[0]
+    found = summarize_all(rows, plan.methods[0], f"test_{primary.name}", primary.better)
+    directory.write(out / "summary.json", found)
+    directory.write(out / "hardest.json", _hardest_shown(out, plan, task))
 
 
 def rows_on_disk(out: Path, plan: Plan) -> list[Row]:
@@ -173,9 +177,9 @@ def rows_on_disk(out: Path, plan: Plan) -> list[Row]:
     ]
 
 
-def _hardest_shown(out: Path, plan: Plan) -> dict[str, Any]:
+def _hardest_shown(out: Path, plan: Plan, task: Task) -> dict[str, Any]:
     """The hardest training examples of each method's first seed, as pictures or text."""
-    task, seed = plan.make_task(), plan.seeds[0]
+    seed = plan.seeds[0]
     files = {method: RunFile(out, method, seed) for method in plan.methods}
     steps = [row["step"] for row in files[plan.methods[0]].rows]
     methods = {

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from salience.compare.budgets import Budgets, budgets_of, sweep
+from salience.compare.measures import Measure, read_measures
 from salience.compare.methods import BASELINE
 from salience.compare.run import Row
-from salience.compare.summary import Summary, longest, summarize, tested_by
+from salience.compare.summary import Summary, longest, summarize
 from salience.errors import ArgumentError, SalienceError
 
 __all__ = ["Comparison", "Example", "read_comparison"]
@@ -39,8 +40,9 @@ class Comparison(NamedTuple):
     """What a comparison wrote, and the summary of its rows. What was not finite is nan.
 
     ``finished`` is False where there is no ``summary.json`` yet: then the summary is of the rows
-    so far, without a target and without ratios to it. Where there are several budgets, ``rows`` and
-    ``summary`` are of the largest, and ``budgets`` is the summary of all.
+    so far, without a target and without ratios to it. ``measures`` are by their columns in rows, as
+    in ``test_auc``, and ``primary`` is the column that verdicts go by. Where there are several
+    budgets, ``rows`` and ``summary`` are of the largest, and ``budgets`` is the summary of all.
     """
 
     config: dict[str, Any]
@@ -48,6 +50,8 @@ class Comparison(NamedTuple):
     summary: Summary
     hardest: dict[str, list[Example]]
     finished: bool
+    measures: dict[str, Measure]
+    primary: str
     budgets: Budgets | None = None
 
 
@@ -62,17 +66,25 @@ def read_comparison(directory: Path) -> Comparison:
         rows = _rows(path, planned)
     with _readable(directory / "hardest.json") as path:
         hardest = _hardest(path) if path.exists() else {}
-    budgets = sweep(rows, rows[0]["method"]) if len(budgets_of(rows)) > 1 else None
+    with _readable(directory / "config.json"):
+        measures, primary = read_measures(config, rows[0])
+    with _readable(directory / "runs.jsonl"):
+        for row in rows:
+            _ = cast(dict[str, Any], row)[primary]  # all methods are tested alike
+    tested = (rows[0]["method"], primary, measures[primary].better)
+    budgets = sweep(rows, *tested) if len(budgets_of(rows)) > 1 else None
     rows = longest(rows)
-    summary = summarize(rows, rows[0]["method"])
-    if not (directory / "summary.json").exists():
-        return Comparison(config, rows, _open(summary), hardest, False, budgets)
+    summary = summarize(rows, *tested)
+    finished = (directory / "summary.json").exists()
+    if not finished:
+        summary = _open(summary)
+        return Comparison(config, rows, summary, hardest, finished, measures, primary, budgets)
     if missing := {*planned} - {*summary["methods"]}:
         raise ArgumentError(
             f"{directory / 'runs.jsonl'} has no rows of {min(missing)!r}, which config.json names: "
             f"run the comparison again, which writes both anew"
         )
-    return Comparison(config, rows, summary, hardest, True, budgets)
+    return Comparison(config, rows, summary, hardest, finished, measures, primary, budgets)
 
 
 @contextmanager
@@ -118,8 +130,6 @@ def _rows(path: Path, planned: list[str]) -> list[Row]:
         raise ArgumentError(
             f"{path} has no rows: nothing has been measured yet; run the comparison first"
         )
-    for row in rows:
-        _ = row[tested_by(rows[0])]  # all methods are tested alike
     names = dict.fromkeys([BASELINE, *planned, *(row["method"] for row in rows)])
     return [row for name in names for row in rows if row["method"] == name]
 
@@ -130,9 +140,10 @@ def _row(line: str, number: int) -> Row:
         measures = ("train_loss", "train_max_loss", "test_loss", "seconds")
         row |= {name: str(row[name]) for name in ("method", "task")}
         row |= {name: int(row[name]) for name in ("seed", "step")}
-        optional = [name for name in ("budget", "test_error_worst") if name in row]
-        named = (*measures, tested_by(cast(Row, row)), *optional)
-        row |= {name: _number(row[name]) for name in named}
+        others = [
+            name for name in row if name == "budget" or name.startswith(("test_", "validation_"))
+        ]
+        row |= {name: _number(row[name]) for name in (*measures, *others)}
     except DAMAGE as error:
         raise ValueError(f"line {number}: {_why(error)}") from error
     return cast(Row, row)

@@ -4,7 +4,6 @@ Every comparison is made of these runs. The loop is the one of the README, so wh
 what users get.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from salience.compare.measures import Tally
 from salience.compare.methods import Method
 from salience.compare.rivals import Batches
 from salience.compare.task import Task, constant
 
-__all__ = ["MEASURED", "Row", "Run", "warm_up", "worst_class"]
+__all__ = ["MEASURED", "Row", "Run", "warm_up"]
 
 EVALUATION_BATCH = 512
 WARM_UP_STEPS = 5
@@ -29,7 +29,11 @@ MEASURED = 7_291_646_310
 
 
 class Row(TypedDict):
-    """One evaluation: a line of ``runs.jsonl``."""
+    """One evaluation: a line of ``runs.jsonl``.
+
+    Other measures of the task are there as ``test_NAME``, and with a validation set all of them as
+    ``validation_NAME`` too.
+    """
 
     task: str
     method: str
@@ -82,6 +86,7 @@ class Run:
         self._batches = _endless(self.loader)
         self._train = _probe(task.train if task.evaluated is None else task.evaluated, task.probe)
         self._test = _probe(task.test, task.probe)
+        self._validation = None if task.validation is None else _probe(task.validation, task.probe)
 
     def train_index(self, place: int) -> int:
         """The position in the training set of entry ``place`` of ``train_losses``."""
@@ -129,7 +134,7 @@ class Run:
 
     def evaluate(self) -> Row:
         """Losses and errors, without changing anything that the training depends on."""
-        self.train_losses = self._measure(self._train)[0]
+        self.train_losses = self._measure(self._train, Tally(())).losses
         row = {
             "task": self.task.name,
             "method": self.method.name,
@@ -142,35 +147,22 @@ class Run:
             "train_loss": float(self.train_losses.mean()),
             "train_max_loss": float(self.train_losses.max()),
             **self.test(self._test),
+            **({} if self._validation is None else self.test(self._validation, "validation")),
         }
         return cast(Row, row)
 
-    def test(self, dataset: Dataset[Any]) -> dict[str, float]:
-        """Loss and error (or perplexity) over a test set, named as in a row."""
-        losses, wrong, targets = self._measure(dataset)
-        found = {"test_loss": float(losses.mean())}
-        if self.task.wrong is None:
-            found["test_perplexity"] = math.exp(min(found["test_loss"], 700.0))
-        else:
-            found["test_error"] = float(wrong.mean())
-            if (worst := worst_class(wrong, targets)) is not None:
-                found["test_error_worst"] = worst
-            if self.task.rare is not None:
-                found["test_error_rare"] = float(wrong[self.task.rare(targets)].mean())
-        return found
+    def test(self, dataset: Dataset[Any], prefix: str = "test") -> dict[str, float]:
+        """The loss and all measures over a data set, named as in a row."""
+        found = self._measure(dataset, Tally(self.task.measures, self.task.rare))
+        return {f"{prefix}_{name}": value for name, value in found.values().items()}
 
     @torch.inference_mode()
-    def _measure(self, dataset: Dataset[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Per example: the loss, 1 where the answer is wrong, the target. All [n]."""
+    def _measure(self, dataset: Dataset[Any], tally: Tally) -> Tally:
         self.model.eval()
-        losses, wrong, targets = [], [], []
         for x, y in _in_order(dataset, self.task.collate):
             output = self.model(x)
-            losses.append(self.task.loss(output, y).double())
-            if self.task.wrong is not None:
-                wrong.append(self.task.wrong(output, y).double())
-                targets.append(y)
-        return _joined(losses), _joined(wrong), _joined(targets)
+            tally.add(self.task.loss(output, y), output, y)
+        return tally
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -204,20 +196,6 @@ def warm_up(task: Task, methods: Iterable[Method]) -> None:
         run = Run(task, method, seed=0)
         run.advance(WARM_UP_STEPS)
         run.evaluate()
-
-
-def worst_class(wrong: Tensor, targets: Tensor) -> float | None:
-    """The highest error of any class; None where targets [n] are not classes."""
-    classes = not targets.is_floating_point() and targets.shape == wrong.shape
-    if not classes or not len(wrong):
-        return None
-    _, places, counts = torch.unique(targets, return_inverse=True, return_counts=True)
-    errors = torch.zeros(len(counts), dtype=wrong.dtype).index_add_(0, places, wrong) / counts
-    return float(errors.max())
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts) if parts else torch.empty(0)
 
 
 def _endless(loader: Batches) -> Iterator[Any]:

@@ -10,20 +10,22 @@ ratio: ``None``. All arithmetic of reports and figures about the target is here.
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 
+from salience.compare.measures import Better
 from salience.compare.paired import Differences, best_of, differences
 from salience.compare.run import Row
 
 __all__ = [
-    *("Curve", "Final", "MethodSummary", "Spread", "Summary", "TestMeasure", "ToTarget"),
-    *("arrival", "by_seed", "curve", "longest", "spread", "step_seconds", "summarize"),
+    *("Curve", "Final", "MethodSummary", "Spread", "Summary", "ToTarget"),
+    *("arrival", "by_seed", "curve", "ended_at", "longest", "spread", "step_seconds", "summarize"),
     *("target_loss", "tested_by", "to_target"),
 ]
 
-TestMeasure = Literal["test_error", "test_perplexity"]
+OLDER = ("test_error", "test_perplexity")  # primary where a directory does not say
+RARE = "test_error_rare"  # in rows only
 
 
 class Spread(TypedDict):
@@ -35,7 +37,7 @@ class Spread(TypedDict):
 
 
 class Final(TypedDict):
-    """The last evaluation of each seed, and the whole training time."""
+    """The last evaluation of each seed, and the whole training time; other measures likewise."""
 
     step: int
     seconds: Spread
@@ -51,8 +53,8 @@ class MethodSummary(TypedDict):
     """One method; each ratio is over the baseline, so less than 1 is less time or fewer steps.
 
     ``seeds_to_target``: for each seed alone, its steps to the target over the baseline's. ``best``:
-    the test measure at the best evaluation of each run. ``differences``: to the baseline, seed by
-    seed.
+    the primary measure at the best evaluation of each run. ``differences``: to the baseline, seed
+    by seed.
     """
 
     step_cost_ratio: float | None
@@ -66,42 +68,66 @@ class MethodSummary(TypedDict):
 
 
 class Summary(TypedDict):
-    """What ``summary.json`` holds."""
+    """What ``summary.json`` holds.
+
+    ``primary``: the column of rows that methods are tested by, and ``better`` its direction.
+    """
 
     task: str
     baseline: str
+    primary: str
+    better: Better
     target_train_loss: float
     methods: dict[str, MethodSummary]
 
 
-def summarize(rows: Sequence[Row], baseline: str = "uniform") -> Summary:
+def summarize(
+    rows: Sequence[Row],
+    baseline: str = "uniform",
+    measure: str | None = None,
+    better: Better = "lower",
+) -> Summary:
     """The summary of one task's rows, which hold at least the ``baseline``.
 
-    Where there are several budgets, it is that of the largest.
+    ``measure`` is the primary one, as rows name it, and ``better`` its direction; None: as older
+    rows have it. Where there are several budgets, it is the summary of the largest.
     """
     rows = longest(rows)
     runs = {name: by_seed(rows, name) for name in dict.fromkeys(row["method"] for row in rows)}
     target = target_loss(runs[baseline])
-    methods = {name: _compared(own, runs[baseline], target) for name, own in runs.items()}
+    measure = measure or tested_by(rows[0])
+    methods = {
+        name: _compared(own, runs[baseline], target, measure, better) for name, own in runs.items()
+    }
     return Summary(
-        task=rows[0]["task"], baseline=baseline, target_train_loss=target, methods=methods
+        task=rows[0]["task"],
+        baseline=baseline,
+        primary=measure,
+        better=better,
+        target_train_loss=target,
+        methods=methods,
     )
 
 
-def _compared(runs: list[list[Row]], baseline: list[list[Row]], target: float) -> MethodSummary:
+def _compared(
+    runs: list[list[Row]],
+    baseline: list[list[Row]],
+    target: float,
+    measure: str,
+    better: Better,
+) -> MethodSummary:
     base = curve(baseline)
     found = to_target(curve(runs), base, target)
     alone = [to_target(curve([run]), base, target).steps for run in runs]
     cost, unit = step_seconds(runs), step_seconds(baseline)
-    measure = tested_by(runs[0][-1])
     return MethodSummary(
         step_cost_ratio=fmean(cost) / fmean(unit) if cost and sum(unit) else None,
         time_to_target_ratio=found.time,
         steps_to_target_ratio=found.steps,
         seeds_to_target=alone,
         final=_final(runs),
-        best=spread([best_of(run, measure) for run in runs]),
-        differences=differences(runs, baseline, measure),
+        best=spread([best_of(run, measure, better) for run in runs]),
+        differences=differences(runs, baseline, measure, better),
         n=len(runs),
     )
 
@@ -213,15 +239,24 @@ def step_seconds(runs: Sequence[Sequence[Row]]) -> list[float]:
 
 def _final(runs: list[list[Row]]) -> Final:
     last: list[Any] = [run[-1] for run in runs]
-    measures = ["seconds", "train_loss", "train_max_loss", "test_loss", tested_by(last[0])]
-    measures += ["test_error_worst"] if all("test_error_worst" in row for row in last) else []
-    spreads = {name: spread([row[name] for row in last]) for name in measures}
+    measures = ["seconds", "train_loss", "train_max_loss"]
+    measures += [
+        name
+        for name in last[0]
+        if name.startswith(("test_", "validation_")) and all(name in row for row in last)
+    ]
+    spreads = {name: spread([row[name] for row in last]) for name in measures if name != RARE}
     return cast(Final, {"step": min(row["step"] for row in last), **spreads})
 
 
-def tested_by(measured: Row | Final) -> TestMeasure:
-    """What a task is tested by: errors, or perplexity for language models."""
-    return "test_error" if "test_error" in measured else "test_perplexity"
+def ended_at(final: Final, measure: str) -> Spread:
+    """Any measure at the end, by its column in rows."""
+    return cast(dict[str, Spread], final)[measure]
+
+
+def tested_by(measured: Row | Final) -> str:
+    """The primary measure where a directory does not say: an error, a perplexity, or the loss."""
+    return next((name for name in OLDER if name in measured), "test_loss")
 
 
 def spread(values: list[float]) -> Spread:

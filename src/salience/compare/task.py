@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
+from salience.compare.measures import Measure, Metrics, measures_of
 from salience.errors import ArgumentError
 
 __all__ = [
@@ -63,7 +64,10 @@ class Task:
     """What is learned: data whose batches are (input, target), network, loss and optimizer.
 
     ``loss`` and ``wrong`` take (output, target) and return one value per example: its loss, and
-    whether it counts as an error; without ``wrong`` the test measure is the perplexity.
+    whether it counts as an error. ``metrics`` are further measures of the test set, by name:
+    functions of (outputs, targets), a ``Measure``, or only names of ready-made ones. The first is
+    what verdicts go by; without any it is the error, and without ``wrong`` the test loss.
+    ``validation``: a set to choose the best point of a run by, and for ``auto`` to look at.
     ``probe``: how many examples of each set an evaluation looks at, always the same ones (None:
     all). ``show``: an example for people, as an image tensor [C, H, W] in 0 .. 1 or as text.
     ``rare``: of targets, which are rare; evaluations then also give the error among those.
@@ -85,6 +89,13 @@ class Task:
     show: Callable[[int], Any] | None = None
     rare: Callable[[Tensor], Tensor] | None = None
     evaluated: Dataset[Any] | None = None
+    metrics: Metrics | None = None
+    validation: Dataset[Any] | None = None
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What it is tested by, the primary measure first."""
+        return measures_of(self.metrics, self.wrong)
 
     def losses(self, model: nn.Module, batch: Any) -> Tensor:
         """Per-example losses of a batch, for scores that need the model."""

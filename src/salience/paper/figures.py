@@ -2,6 +2,7 @@
 
 import math
 from statistics import fmean
+from typing import Any, cast
 
 from salience.compare.charts import Chart, Line, Panel
 from salience.compare.summary import curve, target_loss, tested_by
@@ -130,13 +131,17 @@ def _speed_claims(task: str, runs: Runs, early: Runs) -> list[Claim]:
     measure = tested_by(base[0].rows[-1])
     for label in ("loss", "approx"):
         paper = PAPER_SECONDS[task].get(label)
-        tests = analysis.paired(runs[label], base, lambda trace: trace.rows[-1][measure])
+        tests = analysis.paired(runs[label], base, lambda trace: _ended(trace, measure))
         claims += [
             analysis.sooner_than_uniform(label, runs, "steps"),
             analysis.sooner_than_uniform(label, early, "time", when, paper=paper),
             analysis.same_or_better(f"{label}: test", label, tests, measure),
         ]
     return [*claims, _online(task, runs)]
+
+
+def _ended(trace: Trace, measure: str) -> float:
+    return float(cast(Any, trace.rows[-1])[measure])
 
 
 def _online(task: str, runs: Runs) -> Claim:

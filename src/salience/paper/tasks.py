@@ -122,7 +122,7 @@ class Pretrained:
 def _ptb(size: str, data_dir: Path | None) -> Task:
     train, valid = penn_treebank("train", data_dir), penn_treebank("valid", data_dir)
     network, show = partial(ptb_network, size), partial(_sentence, train)
-    return replace(_task("ptb", train, valid, network, show), wrong=None)
+    return replace(_task("ptb", train, valid, network, show), wrong=None, metrics=("perplexity",))
 
 
 # ------------------------------ training sets on which importance sampling may go wrong

@@ -15,7 +15,6 @@ from salience.compare.summary import (
     by_seed,
     curve,
     step_seconds,
-    tested_by,
 )
 
 __all__ = ["charts"]
@@ -31,7 +30,7 @@ def charts(found: Comparison) -> list[Chart]:
     return [
         *swept,
         _pair("curves", found, "train_loss", target if target > 0 else None),
-        _pair("test", found, tested_by(found.rows[0]), None),
+        _pair("test", found, found.primary, None),
         _costs(found),
     ]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from salience.compare.budgets import AtBudget, Budgets
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
-from salience.compare.summary import MethodSummary, tested_by
+from salience.compare.summary import MethodSummary, ended_at
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +21,7 @@ OPEN = "open"  # a ratio of a comparison that is not finished
 
 def columns(found: Comparison) -> list[str]:
     """The head of the table: the name of the method, test results, train results, costs."""
-    measure = tested_by(found.rows[0]).replace("_", " ").capitalize()
+    measure = found.primary.replace("_", " ").capitalize()
     tests = [measure, DIFFERENCE, "Best of the run"]
     tests += ["Worst class"] if _has_classes(found) else []
     tests += ["Same test result in"] if found.budgets is not None else []
@@ -46,9 +46,8 @@ def cells(found: Comparison) -> list[list[str]]:
 def _tests(name: str, found: Comparison) -> list[str]:
     method = found.summary["methods"][name]
     final, pairs = method["final"], method["differences"]
-    measure = tested_by(final)
-    percent = measure == "test_error"
-    line = [numbers.spread(final[measure], percent)]
+    percent = found.measures[found.primary].unit == "%"
+    line = [numbers.spread(ended_at(final, found.primary), percent)]
     if name == found.summary["baseline"] or pairs is None:
         line.append("")
     else:
@@ -92,7 +91,7 @@ def note(found: Comparison) -> str:
     base = summary["baseline"]
     several = summary["methods"][base]["n"] > 1
     spread = "Mean ± standard deviation over seeds. " if several else "One seed, no spread. "
-    unit = " in points" if tested_by(found.rows[0]) == "test_error" else ""
+    unit = " in points" if found.measures[found.primary].unit == "%" else ""
     if not found.finished:
         return f"{spread}Ratios to the target stay open until the comparison is finished."
     target = numbers.loss(summary["target_train_loss"])

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from salience.compare.paired import Paired
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
-from salience.compare.summary import MethodSummary, Summary, tested_by
+from salience.compare.summary import MethodSummary, Summary, ended_at
 
 __all__ = ["best", "compared", "facts", "judge", "outcome", "sentences", "setting", "title"]
 
@@ -153,8 +153,8 @@ def _tested(summary: Summary) -> str:
 def _equal_time(summary: Summary, name: str) -> tuple[str, str, str]:
     """The name of the test measure, its value in equal time, and the baseline's."""
     final, pairs = _baseline(summary)["final"], summary["methods"][name]["differences"]
-    measure = tested_by(final)
-    theirs = final[measure]["mean"]
+    measure = summary["primary"]
+    theirs = ended_at(final, measure)["mean"]
     ours = math.nan if pairs is None else theirs + pairs["equal_time"]["mean"]
     return _named(measure), _measured(ours, measure), _measured(theirs, measure)
 
@@ -324,8 +324,8 @@ def _test(name: str, summary: Summary) -> str:
     measure, ours, theirs = _equal_time(summary, name)
     text = f"In equal time, the {measure} of {name} was {ours} against {theirs}"
     text += _judged(pairs["equal_time"], measure)
-    best_of_all = _measured(method["best"]["mean"], tested_by(method["final"]))
-    base_best = _measured(_baseline(summary)["best"]["mean"], tested_by(method["final"]))
+    best_of_all = _measured(method["best"]["mean"], summary["primary"])
+    base_best = _measured(_baseline(summary)["best"]["mean"], summary["primary"])
     text += f", at the best point of each run {best_of_all} against {base_best}"
     text += _judged(pairs["best"], measure)
     if "worst" in pairs:
