@@ -18,27 +18,34 @@ from pathlib import Path
 from typing import Any
 
 SHARES = "--budgets 0.25,0.5,0.75,1"
+TWENTY = "--evaluations 20"
+LONG = f"--schedule cosine --steps 9375 {TWENTY}"  # 20 epochs of MNIST
 CASES = {
-    "digits": "digits --schedule constant --steps 1600 --seeds 3",
-    "crops": f"cifar10-crops --model tiny --steps 6000 {SHARES} --seeds 5 --evaluations 8",
-    "mnist": "mnist --model tiny --schedule constant --steps 5000 --seeds 3 --evaluations 40",
-    "long-tail": "mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 3 "
-    "--evaluations 40",
-    "wrong-labels-20": "mnist-wrong-labels --model perceptron --schedule cosine --steps 9375 "
-    "--seeds 5 --evaluations 20",
-    "wrong-labels-50": "mnist-wrong-labels-50 --model perceptron --schedule cosine --steps 9375 "
-    "--seeds 3 --evaluations 12",
-    "clean-labels": "mnist --model perceptron --schedule cosine --steps 9375 --seeds 3 "
-    "--evaluations 12",
+    "digits": "digits --schedule constant --steps 1600 --seeds 3 --methods auto",
+    "crops": f"cifar10-crops --model tiny --steps 10000 {SHARES} --seeds 5 --evaluations 5 "
+    "--methods auto,infobatch",
+    "mnist": f"mnist --model tiny --schedule constant --steps 5000 --seeds 5 {TWENTY} "
+    "--methods auto,infobatch,ordered",
+    "long-tail": f"mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 5 {TWENTY} "
+    "--methods auto,infobatch,ordered",
+    "wrong-labels-20": f"mnist-wrong-labels --model perceptron {LONG} --seeds 5 "
+    "--methods auto,infobatch,closeness",
+    "wrong-labels-50": f"mnist-wrong-labels-50 --model perceptron {LONG} --seeds 5 "
+    "--methods auto,infobatch,closeness",
+    "clean-labels": f"mnist --model perceptron {LONG} --seeds 5 --methods auto,infobatch,closeness",
+    "plain-cosine": f"cifar10-plain --model tiny --schedule cosine --steps 6000 --seeds 5 {TWENTY} "
+    "--methods auto,infobatch,ordered",
+    "plain-constant": "cifar10-plain --model tiny --schedule constant --steps 6000 --seeds 5 "
+    f"{TWENTY} --methods auto,infobatch,ordered",
+    "finetune": f"cifar10-finetune --model tiny --schedule cosine --steps 3000 --seeds 5 {TWENTY} "
+    "--methods auto,infobatch",
     "random-labels": "mnist-random-labels --model tiny --schedule constant --steps 1500 --seeds 3 "
-    "--evaluations 20",
-    "finetune": "cifar10-finetune --model tiny --schedule cosine --steps 3000 --seeds 3 "
-    "--evaluations 20",
-    "plain-cosine": "cifar10-plain --model tiny --schedule cosine --steps 6000 --seeds 3 "
-    "--evaluations 20",
-    "plain-constant": "cifar10-plain --model tiny --schedule constant --steps 6000 --seeds 3 "
-    "--evaluations 20",
-    "ptb": "ptb --model tiny --schedule constant --steps 22000 --seeds 3 --evaluations 20",
+    f"{TWENTY} --methods auto,infobatch",
+    "ptb": f"ptb --model tiny --schedule constant --steps 22000 --seeds 3 {TWENTY} --methods auto",
+    "mnist-small": f"mnist --model small --schedule constant --steps 5000 --seeds 3 {TWENTY} "
+    "--methods auto",
+    "long-tail-small": "mnist-long-tail --model small --schedule constant --steps 4000 --seeds 3 "
+    f"{TWENTY} --methods auto",
 }
 OURS, BASELINE = "auto", "uniform"
 HEAD = (
@@ -55,7 +62,7 @@ HEAD = (
 
 def compare(case: str, out: Path, options: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "salience", "compare", *shlex.split(CASES[case]), "--resume"]
-    command += ["--methods", f"{BASELINE},{OURS}", "--out", str(out)]
+    command += ["--out", str(out)]
     for name in ("steps", "seeds", "data_dir"):  # the last one given counts
         if (value := getattr(options, name)) is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]

@@ -48,6 +48,7 @@ def force_auto(
     put(auto, "LEFT", -1.0)
     put(auto, "DOUBTED", math.inf)
     put(recency, "ENOUGH", 0.0)
+    put(recency, "FEW", 0)
     put(recency, "SLOPE", math.inf)
     put(trusting, "LEAST", 0.0)
     put(trusting, "MOST", 1.0)

@@ -131,15 +131,22 @@ def test_small_effects_and_uncertain_ones_are_none() -> None:
     assert not small.memorises
 
 
-def test_it_is_known_when_there_were_enough_visits() -> None:
+@pytest.mark.parametrize(
+    ("few", "visits"), [(0, ENOUGH), (N // 2, 0.5), (N, 1.0), (10 * N, 1.0)]
+)
+def test_it_is_known_when_there_were_enough_visits(
+    few: int, visits: float, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("salience.recency.FEW", few)
     one, steps = recency(), 0
     for indices in shuffled(5):
         if one.known:
             break
         one.update(indices, torch.ones(BATCH))
         steps += 1
-    # Of the second pass on, with each step taking BATCH / (2 N) off: 2 N (1 - exp(-x / 2)) = N.
-    expected = N / BATCH * (1 + 2 * math.log(2) * ENOUGH)
+    # Of the second pass on, with each step taking BATCH / (2 N) off:
+    # 2 N (1 - exp(-x / 2)) = visits N.
+    expected = N / BATCH * (1 - 2 * math.log(1 - visits / 2))
     assert steps == pytest.approx(expected, abs=2)
 
 

@@ -13,7 +13,8 @@ from salience.scores import Score, Unit
 __all__ = ["Effect", "Recency", "effect"]
 
 PASSES = 2.0  # that the estimate looks back on
-ENOUGH = 1.0  # visits per example, that a verdict rests on
+ENOUGH = 0.4  # visits per example that a verdict rests on
+FEW = 4096  # visits; with fewer examples than this, one visit of each
 SLOPE, ERRORS = 0.03, 2.0  # memorising: a slope above both 3 % per pass and two standard errors
 
 
@@ -99,7 +100,7 @@ class Recency:
     @property
     def known(self) -> bool:
         """Whether enough was measured for a verdict."""
-        return float(self._sums[4]) >= ENOUGH * self._n
+        return float(self._sums[4]) >= max(ENOUGH * self._n, min(self._n, FEW))
 
     @property
     def memorises(self) -> bool:

@@ -147,6 +147,7 @@ def modes(
 ) -> list[str]:
     """After looks that find these."""
     monkeypatch.setattr(recency, "ENOUGH", 0.0)
+    monkeypatch.setattr(recency, "FEW", 0)
     found = []
     for look, (gain, save) in enumerate(zip(gains, saved, strict=True)):
         monkeypatch.setattr(type(one.source), "gain", lambda *_, gain=gain: gain)
@@ -382,6 +383,7 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
     monkeypatch.setattr(auto, "ON", 0.0 if active else 9e9)
     monkeypatch.setattr(auto, "OFF", 0.0)
     monkeypatch.setattr(recency, "ENOUGH", 0.0)
+    monkeypatch.setattr(recency, "FEW", 0)
     n = 20_000
     one = sampler(n, 50)
     counting = Counting(one.score)
@@ -404,6 +406,7 @@ def turn(one: ImportanceSampler, wanted: bool, monkeypatch: pytest.MonkeyPatch) 
     """The next draw, at which it turns on or off."""
     one._number = EVERY
     monkeypatch.setattr(recency, "ENOUGH", 0.0)
+    monkeypatch.setattr(recency, "FEW", 0)
     for name in ("gain", "saved"):
         monkeypatch.setattr(type(one.source), name, lambda *_: 9.0 if wanted else 1.0)
     draw = one.draw()
