@@ -26,8 +26,8 @@ CASES = {
     "--methods auto,infobatch",
     "mnist": f"mnist --model tiny --schedule constant --steps 5000 --seeds 5 {TWENTY} "
     "--methods auto,infobatch,ordered",
-    "long-tail": f"mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 5 {TWENTY} "
-    "--methods auto,infobatch,ordered",
+    "long-tail": "mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 5 "
+    f"{TWENTY} --methods auto,infobatch,ordered",
     "wrong-labels-20": f"mnist-wrong-labels --model perceptron {LONG} --seeds 5 "
     "--methods auto,infobatch,closeness",
     "wrong-labels-50": f"mnist-wrong-labels-50 --model perceptron {LONG} --seeds 5 "
