@@ -117,7 +117,7 @@ def test_importing_and_a_first_step_load_no_extra() -> None:
         "import sys, torch, salience; from torch.utils.data import TensorDataset; "
         "loader = salience.ImportanceLoader(TensorDataset(torch.zeros(8)), 4); "
         "next(iter(loader)); loader.mean(torch.ones(4, requires_grad=True)).backward(); "
-        "extras = {'rich', 'typer', 'matplotlib', 'plotly', 'jinja2', 'torch._dynamo'}; "
+        "extras = {'rich', 'typer', 'matplotlib', 'jinja2', 'torch._dynamo'}; "
         "extras |= {'transformers', 'lightning', 'accelerate', 'keras', 'skorch', 'wandb'}; "
         "assert not extras & set(sys.modules), extras & set(sys.modules)"
     )

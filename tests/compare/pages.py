@@ -53,6 +53,7 @@ class Page(HTMLParser):
         """The summary: name of a method -> its cells by the head of the column."""
         body = self.source.partition(f'<table class="{kind}">')[2].partition("</table>")[0]
         rows = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.S) for row in body.split("</tr>")]
+        rows = [[cell.replace("</div><div>", "; ") for cell in row] for row in rows]
         cells = [[unescape(re.sub("<.*?>", "", c, flags=re.S)).strip() for c in r] for r in rows]
         head, *lines = [row for row in cells if row]
         return {line[0]: dict(zip(head[1:], line[1:], strict=True)) for line in lines}

@@ -1,14 +1,30 @@
-"""Charts: one description, drawn the same by matplotlib and by plotly."""
+"""Charts: one description, drawn the same by matplotlib and by a browser."""
 
 import json
 import math
 from dataclasses import asdict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compare.made_up import FALLING, NEVER, WINS, directory, run
 from compare.pages import Page, figures
-from salience.compare.charts import Bar, Chart, Line, Look, Panel, drawable, looks
+from salience.compare.charts import (
+    KNOWN,
+    Bar,
+    Chart,
+    Line,
+    Look,
+    Panel,
+    Stretch,
+    Strip,
+    drawable,
+    logarithmic,
+    looks,
+    y_range,
+)
+from salience.compare.methods import METHOD_NAMES
 from salience.compare.reading import read_comparison
 from salience.compare.report.figures import charts
 from salience.compare.report.interactive import chart_html
@@ -17,23 +33,91 @@ from salience.compare.report.png import chart_png
 BAND = Line("loss", [0, 1, 2], [0.3, 0.0, 0.6], [-1.0, -1.0, 0.5], [1.0, 1.0, 0.7])
 
 
+def chart_of(*names, **options):
+    lines = [Line(name, [0.0], [1.0]) for name in names]
+    return Chart("c", "title", [Panel("a", "x", "y", lines)], **options)
+
+
 def test_labels_look_the_same_in_every_panel():
     panels = [
-        Panel("a", "x", "y", [Line(name, [0.0], [1.0]) for name in ("loss", "uniform", "gnorm")]),
+        *chart_of("loss", "uniform", "gnorm").panels,
         Panel("b", "x", "y", [Line("pool", [0], [1], like="gnorm")]),
         Panel("c", "x", "y", bars=[Bar("loss", 1.0, [], "1.00x")]),
+        Panel("d", "x", "y", strips=[Strip("auto", "seed 0", [])]),
     ]
     assert looks(Chart("c", "title", panels)) == {
-        "loss": Look(1, "solid"),
+        "loss": Look(3, "solid"),
         "uniform": Look(0, "dash"),
-        "gnorm": Look(2, "solid"),
-        "pool": Look(2, "dot"),
+        "gnorm": Look(6, "solid"),
+        "pool": Look(6, "dot"),
+        "auto": Look(1, "solid"),
     }
 
 
+def test_every_method_has_a_look_of_its_own():
+    found = looks(chart_of(*METHOD_NAMES))
+    assert {*METHOD_NAMES} - {"uniform"} <= {*KNOWN}
+    assert {name: (look.colour, look.dash) for name, look in found.items()} == {
+        **KNOWN,
+        "uniform": (0, "dash"),
+    }
+    assert len({*found.values()}) == len(METHOD_NAMES)
+
+
+@given(st.lists(st.sampled_from(METHOD_NAMES), unique=True), st.text(max_size=200))
+def test_a_name_looks_the_same_in_every_report(others, name):
+    """Known names always; any other unless one of the same report looks like it."""
+    alone, among = looks(chart_of(name)), looks(chart_of(*others, name))
+    for other in others:
+        assert among[other] == looks(chart_of(other))[other]
+    taken = {among[other] for other in others if other != name}
+    assert among[name] == alone[name] or alone[name] in taken
+    assert len({*among.values()}) == len(among)
+
+
+def test_a_method_with_options_has_the_colour_of_the_method():
+    for name in ("history", "mine"):
+        found = looks(chart_of(name, f"{name}:k=1", f"{name}:k=0", f"{name}:k=-1"))
+        assert len({look.colour for look in found.values()}) == 1
+        assert len({look.dash for look in found.values()}) == 4
+
+
+def test_the_look_of_an_unknown_name_is_the_same_in_every_process():
+    assert looks(chart_of("my-own-sampler"))["my-own-sampler"] == Look(1, "solid")
+
+
 def test_more_labels_than_colours_differ_by_their_dashes():
-    lines = [Line(str(place), [0.0], [1.0]) for place in range(18)]
-    assert len({*looks(Chart("c", "title", [Panel("a", "x", "y", lines)])).values()}) == 18
+    assert len({*looks(chart_of(*map(str, range(24)))).values()}) == 24
+
+
+# Ranges.
+
+STEEP = [8.0, 4.0, 1.0, *(0.9 - place / 100 for place in range(28))]
+
+
+def panel_of(y, **options):
+    return Panel("a", "x", "y", [Line("loss", [*map(float, range(len(y)))], y)], **options)
+
+
+def test_the_first_tenth_does_not_decide_the_axis():
+    low, high = y_range(panel_of(STEEP))
+    assert (low, high) == pytest.approx((0.63 - 0.0135, 0.9 + 0.0135))
+    low, high = y_range(panel_of(STEEP, level=0.3))
+    assert low < 0.3
+    low, high = y_range(panel_of(STEEP, log=True))
+    assert (low, high) == pytest.approx((0.615, 0.922), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "y", [[1.0 - place / 100 for place in range(31)], [8.0, 4.0, 1.0, 0.9], [], [1.0] * 20]
+)
+def test_nothing_is_left_out_where_that_would_show_no_more(y):
+    assert y_range(panel_of(y)) is None
+
+
+def test_an_axis_goes_by_what_is_after_the_first_steps():
+    assert not logarithmic(panel_of(STEEP).lines)
+    assert logarithmic(panel_of([*STEEP, 0.01]).lines)
 
 
 def test_nothing_below_zero_on_a_logarithmic_axis():
@@ -70,11 +154,10 @@ def test_bars_have_their_lengths_dots_texts_and_level():
     bars = [Bar("uniform", 1.0, [0.9, 1.1], "1.00x, 3 ms"), Bar("<b>", None, [], "not measured")]
     panel = Panel("cost", "over uniform", "", bars=bars, level=1.0)
     (figure,) = figures(Page(chart_html(Chart("c", "title", [panel])))).values()
-    bar, dots, text, other, *_ = figure["data"]
-    assert (bar["x"], dots["x"], other["x"]) == ([1.0], [0.9, 1.1], [0])
-    assert text["text"] == "<b>uniform</b>  1.00x, 3 ms"
-    assert figure["data"][-1]["text"] == "<b>&lt;b&gt;</b>  not measured"
-    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [1]
+    first, second = figure["bars"]
+    assert (first["length"], first["dots"], first["text"]) == (1.0, [0.9, 1.1], "1.00x, 3 ms")
+    assert (second["label"], second["length"], second["place"]) == ("<b>", None, 1)
+    assert figure["level"] == 1
 
 
 def test_a_page_of_one_chart_shows_text_as_text():
@@ -86,16 +169,28 @@ def test_a_page_of_one_chart_shows_text_as_text():
     assert "x < y & z" in page.text()
     assert not page.find("b")
     (figure,) = figures(page).values()
-    assert figure["layout"]["yaxis"]["type"] == "log"
-    assert [trace["y"] for trace in figure["data"] if trace["line"].get("dash") == "dot"] == [
-        [0.5, 0.5]
-    ]
+    assert (figure["log"], figure["level"]) == (True, 0.5)
+    assert figure["lines"][1]["y"] == [0.3, None, 0.6]
+
+
+def test_a_strip_has_its_modes_and_why():
+    parts = [Stretch(0, 40, "off", "not yet"), Stretch(40, 100, "sparing", "it pays")]
+    panel = Panel("auto", "steps", "", strips=[Strip("auto", "seed 0", parts)])
+    (figure,) = figures(Page(chart_html(Chart("c", "title", [panel])))).values()
+    (strip,) = figure["strips"]
+    assert (strip["short"], strip["end"]) == ("seed 0", 100)
+    assert strip["parts"][1] == {"from": 40, "to": 100, "mode": "sparing", "why": "it pays"}
+    assert chart_png(Chart("c", "title", [panel])).startswith(b"\x89PNG")
 
 
 def test_points_are_marked_where_the_target_was_first_reached(tmp_path):
     curves, tested, _ = charts(read_comparison(directory(tmp_path, WINS)))
-    assert [line.mark for line in curves.panels[0].lines] == [4, 2]
-    assert curves.panels[0].level == 0.125
+    steps, seconds = curves.panels
+    assert [line.mark for line in steps.lines] == [line.mark for line in seconds.lines] == [4, 2]
+    assert (steps.level, steps.level_text) == (0.125, "target 0.125")
+    # The ratios of the table, beside the points they are about.
+    assert [line.note for line in steps.lines] == ["", "0.50x"]
+    assert [line.note for line in seconds.lines] == ["", "0.60x"]
     assert (tested.panels[0].level, tested.panels[0].lines[0].mark) == (None, None)
     assert tested.panels[0].lines[0].y == [2.0] * 5
     assert tested.panels[0].unit == "%"

@@ -87,7 +87,7 @@ def check_figure(name: str, at: Path, outcome: Outcome) -> None:
     (chart,) = outcome.found.charts
     assert (at / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     page = (at / f"{name}.html").read_text()
-    assert "Plotly.react" in page
+    assert "Charts.draw" in page
     assert 'src="http' not in page
     assert "scale 0.0002" in page
     lines = [line for panel in chart.panels for line in panel.lines]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "make_app"]
 
-NEEDED = ("typer", "rich", "matplotlib", "plotly", "jinja2")
+NEEDED = ("typer", "rich", "matplotlib", "jinja2")
 
 ABOUT = """Importance sampling for PyTorch training: choose which examples the next step sees."""
 

@@ -1,11 +1,11 @@
 """The charts of a report: curves of train loss and test measure, and the cost of a step."""
 
-import math
+from dataclasses import replace
 from statistics import fmean
 from typing import Literal
 
 from salience.compare.budgets import AtBudget, Budgets
-from salience.compare.charts import Bar, Chart, Line, Panel
+from salience.compare.charts import Bar, Chart, Line, Panel, logarithmic
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
 from salience.compare.summary import (
@@ -19,7 +19,6 @@ from salience.compare.summary import (
 
 __all__ = ["charts"]
 
-MUCH = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 AXES = {"steps": "steps", "seconds": "seconds of training"}
 
 
@@ -44,17 +43,18 @@ def _pair(name: str, found: Comparison, measure: str, target: float | None) -> C
         steps, seconds, *values = curve(by_seed(found.rows, method), measure)
         scaled = ([scale * value for value in each] for each in values)
         curves[method] = Curve(steps, seconds, *scaled)
-    drawn = (value for each in curves.values() for value in each.low + each.high)
-    positive = [value for value in drawn if math.isfinite(value) and value > 0]
-    log = bool(positive) and max(positive) / min(positive) > MUCH
+    lines = {
+        on: [_line(each, curves[each], on, target, found.summary) for each in curves] for on in AXES
+    }
     panels = [
         Panel(
             title=f"{shown.capitalize()} against {on}",
             x=AXES[on],
             y=shown,
-            lines=[_line(each, curves[each], on, target) for each in curves],
-            log=log,
+            lines=lines[on],
+            log=logarithmic(lines["steps"]),
             level=target,
+            level_text="" if target is None else f"target {numbers.loss(target)}",
             unit=unit,
         )
         for on in AXES
@@ -63,10 +63,17 @@ def _pair(name: str, found: Comparison, measure: str, target: float | None) -> C
     return Chart(name, title, panels, baseline=found.summary["baseline"], share_y=True)
 
 
-def _line(name: str, found: Curve, on: str, target: float | None) -> Line:
+def _line(name: str, found: Curve, on: str, target: float | None, summary: Summary) -> Line:
+    """The mark is where the target was reached, with the ratio that the table has for it."""
     x = found.steps if on == "steps" else found.seconds
+    line = Line(name, x, found.mean, found.low, found.high)
     mark = None if target is None else arrival(found, target)
-    return Line(name, x, found.mean, found.low, found.high, mark=mark)
+    if mark is None:
+        return line
+    method = summary["methods"][name]
+    ratio = method["steps_to_target_ratio" if on == "steps" else "time_to_target_ratio"]
+    own = ratio is not None and name != summary["baseline"]
+    return replace(line, mark=mark, note=numbers.ratio(ratio) if own else "")
 
 
 def _title(summary: Summary, target: float | None) -> str:
@@ -97,6 +104,7 @@ def _budgets(budgets: Budgets, found: Comparison) -> Chart:
                 y=shown,
                 lines=[_swept(name, line, key, scale) for name, line in methods.items()],
                 level=scale * ends[-1] if ends else None,
+                level_text=f"{base}: {scale * ends[-1]:.3g}{unit}" if ends else "",
                 unit=unit,
             )
         )

@@ -11,6 +11,7 @@ from salience.compare.reading import Comparison, read_comparison
 from salience.compare.report import table, words
 from salience.compare.report.figures import charts
 from salience.compare.report.hardest import cards
+from salience.compare.report.headers import explained
 from salience.compare.report.interactive import render
 from salience.compare.report.png import chart_png
 
@@ -48,10 +49,11 @@ def html(found: Comparison) -> str:
         "baseline": found.summary["baseline"],
         "facts": words.facts(found),
         "setting": words.setting(found.config),
-        "columns": table.columns(found),
+        "columns": explained(table.columns(found)),
         "lines": table.cells(found),
         "under_table": table.note(found),
         **_budgets(found),
+        "budget_columns": explained(_budgets(found)["budget_columns"]),
         "sentences": words.sentences(found),
         "hardest": cards(found.hardest),
         "open_methods": OPEN_METHODS,

@@ -7,7 +7,7 @@ import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from salience.compare.charts import CROWD, FEW, Bar, Chart, Look, Panel, drawable, looks
+from salience.compare.charts import CROWD, FEW, Bar, Chart, Look, Panel, drawable, looks, y_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ __all__ = ["PALETTE", "chart_png"]
 # Grey for the baseline, then the colours of Okabe and Ito, distinct with any colour vision.
 PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MODES = {"off": "#D9DCE0", "sparing": PALETTE[6], "focused": PALETTE[5]}
 INK = "#222222"
 LONGEST = 40  # characters of a label
 WIDTH = 5.2  # of a panel, in inches
@@ -31,13 +32,15 @@ def chart_png(chart: Chart) -> bytes:
     lined = any(panel.lines for panel in chart.panels) and len(styles) > 1
     widest = max(len(_plain(label, LONGEST)) for label in styles) + 8
     columns = max(1, min(len(styles), 60 * len(chart.panels) // widest))  # of the legend
-    height = max(1.5 + 0.42 * len(p.bars) if p.bars else 4.6 for p in chart.panels)
+    flat = [len(panel.bars) or len(panel.strips) for panel in chart.panels]
+    height = max(1.5 + 0.42 * rows if rows else 4.6 for rows in flat)
     height += 0.24 * lined * math.ceil(len(styles) / columns)
     size = (WIDTH * max(len(chart.panels), 1.5), height)
     figure = Figure(size, layout="constrained", facecolor="white")
     every = figure.subplots(1, len(chart.panels), squeeze=False, sharey=chart.share_y)[0]
     for place, (axes, panel) in enumerate(zip(every, chart.panels, strict=True)):
-        (_draw_bars if panel.bars else _draw_lines)(axes, panel, styles)
+        draw = _draw_bars if panel.bars else _draw_strips if panel.strips else _draw_lines
+        draw(axes, panel, styles)
         axes.set_title(_plain(panel.title, 80), fontsize=10, color=INK)
         axes.set_xlabel(panel.x, color=INK)
         if not (chart.share_y and place):
@@ -57,6 +60,9 @@ def _draw_lines(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
     pale = 0.16 if len(styles) <= CROWD else 0.06
     if panel.level is not None and (panel.level > 0 or not panel.log):
         axes.axhline(panel.level, color=INK, linewidth=0.8, linestyle=":")
+        if panel.level_text:
+            across = axes.get_yaxis_transform()
+            _beside(axes, panel.level_text, (0.01, panel.level), (0, 3), xycoords=across)
     for line in panel.lines:
         colour, dash = PALETTE[styles[line.label].colour], DASHES[styles[line.label].dash]
         y, low, high = drawable(line, panel.log)
@@ -67,8 +73,14 @@ def _draw_lines(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
         if line.mark is not None:
             at = line.x[line.mark], y[line.mark]
             axes.plot(*at, "o", color=colour, mec="white", ms=9, clip_on=False, zorder=3)
+            if line.note:
+                _beside(axes, line.note, at, (0, -16), color=colour, ha="center")
     if panel.log:
-        _logarithmic(axes)
+        axes.set_yscale("log")
+    if (ends := y_range(panel)) is not None:
+        axes.set_ylim(*ends)
+    if panel.log:
+        _log_ticks(axes)
     if panel.unit:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}{panel.unit}")
     _tidy(axes)
@@ -79,8 +91,7 @@ def _draw_bars(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
         colour = PALETTE[styles[bar.label].colour]
         axes.barh(place, bar.length or 0, height=0.62, color=colour, alpha=0.55)
         axes.plot(bar.dots, [place] * len(bar.dots), "o", color=colour, mec="white", ms=5)
-        at, offset = (_end(bar), place), (8, 0)
-        axes.annotate(bar.text, at, offset, textcoords="offset points", va="center", color=INK)
+        _beside(axes, bar.text, (_end(bar), place), (8, 0), va="center", fontsize=10)
     if panel.level is not None:
         axes.axvline(panel.level, color=PALETTE[0], linewidth=1.2, linestyle="--")
     _tidy(axes, grid="x")
@@ -88,6 +99,28 @@ def _draw_bars(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, 1.3 * max([panel.level or 0, *map(_end, panel.bars)]) or 1)
     axes.tick_params(axis="y", length=0)
+
+
+def _draw_strips(axes: "Axes", panel: Panel, _: dict[str, Look]) -> None:
+    from matplotlib.patches import Patch
+
+    for place, strip in enumerate(panel.strips):
+        for part in strip.parts:
+            colour = MODES.get(part.mode, PALETTE[0])
+            axes.barh(place, part.end - part.start, 0.7, part.start, color=colour)
+    _tidy(axes, grid="x")
+    axes.set_yticks(range(len(panel.strips)), [_plain(s.name, LONGEST) for s in panel.strips])
+    axes.invert_yaxis()
+    modes = dict.fromkeys(part.mode for strip in panel.strips for part in strip.parts)
+    axes.legend(handles=[Patch(color=MODES.get(m, PALETTE[0]), label=_plain(m)) for m in modes])
+
+
+def _beside(
+    axes: "Axes", text: str, at: tuple[float, float], offset: tuple[float, float], **options: Any
+) -> None:
+    """Text so many points beside a place."""
+    look = {"color": INK, "fontsize": 9, **options}
+    axes.annotate(_plain(text, LONGEST), at, offset, textcoords="offset points", **look)
 
 
 def _end(bar: Bar) -> float:
@@ -106,14 +139,13 @@ def _legend(figure: "Figure", styles: dict[str, Look], columns: int) -> None:
     figure.legend(lines, labels, loc="outside lower center", **options)
 
 
-def _logarithmic(axes: "Axes") -> None:
-    """A logarithmic y axis with plain numbers, and more of them where it spans little.
+def _log_ticks(axes: "Axes") -> None:
+    """Plain numbers on a logarithmic y axis, and more of them where it spans little.
 
     To be called after everything is drawn.
     """
     from matplotlib.ticker import LogLocator
 
-    axes.set_yscale("log")
     low, high = axes.get_ylim()
     subs = range(1, 10) if high < 5 * low else (1, 2, 5) if high < 100 * low else (1,)
     axes.yaxis.set_major_locator(LogLocator(subs=subs))

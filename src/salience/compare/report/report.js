@@ -2,42 +2,61 @@
 (() => {
   const root = document.documentElement;
   const figures = JSON.parse(document.getElementById("figures").textContent);
-  const hidden = new Set();
-  const touch = matchMedia("(pointer: coarse)").matches;
+  const view = { hidden: new Set(), all: false };
 
-  // A figure with its colours filled in: "--name" is a CSS variable, light or dark as the page is.
-  function painted(value, key, style) {
-    if (Array.isArray(value)) return value.map((each) => painted(each, key, style));
-    if (value && typeof value === "object") {
-      const pairs = Object.entries(value).map(([name, each]) => [name, painted(each, name, style)]);
-      return Object.fromEntries(pairs);
-    }
-    const variable = key.endsWith("color") && typeof value === "string" && value.startsWith("--");
-    return variable ? style.getPropertyValue(value).trim() : value;
-  }
-
-  function draw(id) {
-    const place = document.getElementById(id);
-    const figure = painted(figures[id], "", getComputedStyle(root));
-    for (const trace of figure.data) trace.visible = !hidden.has(trace.meta);
-    Object.assign(figure.layout, {
-      width: place.clientWidth,
-      height: place.clientHeight,
-      dragmode: touch ? false : "zoom",
-    });
-    figure.layout.font.family = getComputedStyle(document.body).fontFamily;
-    Plotly.react(place, figure.data, figure.layout, { displayModeBar: false });
-  }
-
+  const draw = (id) => Charts.draw(document.getElementById(id), figures[id], view);
   const drawAll = () => Object.keys(figures).forEach(draw);
 
   function toggle(event) {
     const button = event.currentTarget;
     const method = Number(button.dataset.method);
-    const shown = hidden.delete(method) || !hidden.add(method);
+    const shown = view.hidden.delete(method) || !view.hidden.add(method);
     button.setAttribute("aria-pressed", String(shown));
     drawAll();
   }
+
+  function toggleFirst(event) {
+    view.all = !view.all;
+    event.currentTarget.setAttribute("aria-pressed", String(view.all));
+    drawAll();
+  }
+
+  // ---------------------------------------------------------------------------- heads of columns
+
+  const help = document.body.appendChild(document.createElement("div"));
+  help.className = "help";
+  help.setAttribute("role", "tooltip");
+  help.id = "help";
+
+  function explain(event) {
+    const head = event.currentTarget;
+    help.textContent = head.dataset.help;
+    help.style.display = "block";
+    const at = head.getBoundingClientRect();
+    const left = Math.min(at.left, root.clientWidth - help.offsetWidth - 8);
+    const above = at.bottom + help.offsetHeight + 8 > innerHeight;
+    help.style.left = `${Math.max(8, left)}px`;
+    help.style.top = `${above ? at.top - help.offsetHeight - 6 : at.bottom + 6}px`;
+    head.setAttribute("aria-describedby", "help");
+  }
+
+  function hideHelp() {
+    help.style.display = "none";
+  }
+
+  // Without scripts a head has a title; ours also comes by keyboard and by touch.
+  function helpful(head) {
+    head.dataset.help = head.title;
+    head.removeAttribute("title");
+    for (const name of ["pointerenter", "focus", "click"]) head.addEventListener(name, explain);
+    for (const name of ["pointerleave", "blur"]) head.addEventListener(name, hideHelp);
+  }
+
+  document.querySelectorAll(".term").forEach(helpful);
+  addEventListener("keydown", (event) => event.key === "Escape" && hideHelp());
+  addEventListener("scroll", hideHelp, true);
+
+  // --------------------------------------------------------------------------------------- paper
 
   // On paper: light, as wide as the page, nothing folded away.
   function onPaper(printing) {
@@ -46,8 +65,9 @@
     drawAll();
   }
 
-  document.querySelectorAll(".legend button").forEach((each) => each.addEventListener("click", toggle));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  document.querySelectorAll("[data-method]").forEach((each) => each.addEventListener("click", toggle));
+  document.querySelectorAll("[data-first]").forEach((each) => each.addEventListener("click", toggleFirst));
+  document.querySelectorAll("details").forEach((each) => each.addEventListener("toggle", drawAll));
   addEventListener("beforeprint", () => onPaper(true));
   addEventListener("afterprint", () => onPaper(false));
 
