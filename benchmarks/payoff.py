@@ -24,24 +24,25 @@ CASES = {
     "digits": "digits --schedule constant --steps 1600 --seeds 3 --methods auto",
     "crops": f"cifar10-crops --model tiny --steps 10000 {SHARES} --seeds 5 --evaluations 5 "
     "--methods auto,infobatch",
-    "mnist": f"mnist --model tiny --schedule constant --steps 5000 --seeds 5 {TWENTY} "
+    "mnist": f"mnist --model tiny --schedule constant --steps 5000 --seeds 3 {TWENTY} "
     "--methods auto,infobatch,ordered",
-    "long-tail": "mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 5 "
+    "long-tail": "mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 3 "
     f"{TWENTY} --methods auto,infobatch,ordered",
-    "wrong-labels-20": f"mnist-wrong-labels --model perceptron {LONG} --seeds 5 "
+    "wrong-labels-20": f"mnist-wrong-labels --model perceptron {LONG} --seeds 3 "
     "--methods auto,infobatch,closeness",
-    "wrong-labels-50": f"mnist-wrong-labels-50 --model perceptron {LONG} --seeds 5 "
+    "wrong-labels-50": f"mnist-wrong-labels-50 --model perceptron {LONG} --seeds 3 "
     "--methods auto,infobatch,closeness",
-    "clean-labels": f"mnist --model perceptron {LONG} --seeds 5 --methods auto,infobatch,closeness",
-    "plain-cosine": f"cifar10-plain --model tiny --schedule cosine --steps 6000 --seeds 5 {TWENTY} "
+    "clean-labels": f"mnist --model perceptron {LONG} --seeds 3 --methods auto,infobatch,closeness",
+    "plain-cosine": f"cifar10-plain --model tiny --schedule cosine --steps 6000 --seeds 3 {TWENTY} "
     "--methods auto,infobatch,ordered",
-    "plain-constant": "cifar10-plain --model tiny --schedule constant --steps 6000 --seeds 5 "
+    "plain-constant": "cifar10-plain --model tiny --schedule constant --steps 6000 --seeds 3 "
     f"{TWENTY} --methods auto,infobatch,ordered",
-    "finetune": f"cifar10-finetune --model tiny --schedule cosine --steps 3000 --seeds 5 {TWENTY} "
+    "finetune": f"cifar10-finetune --model tiny --schedule cosine --steps 3000 --seeds 3 {TWENTY} "
     "--methods auto,infobatch",
     "random-labels": "mnist-random-labels --model tiny --schedule constant --steps 1500 --seeds 3 "
     f"{TWENTY} --methods auto,infobatch",
     "ptb": f"ptb --model tiny --schedule constant --steps 22000 --seeds 3 {TWENTY} --methods auto",
+    "lenet": f"mnist-lenet --steps 46875 --seeds 3 {TWENTY} --methods auto,ordered",
     "mnist-small": f"mnist --model small --schedule constant --steps 5000 --seeds 3 {TWENTY} "
     "--methods auto",
     "long-tail-small": "mnist-long-tail --model small --schedule constant --steps 4000 --seeds 3 "

@@ -17,6 +17,7 @@ from salience.functional import Scheme
 from salience.presets import NAMES
 from salience.scores import UpperBound
 from salience.sources import AutoSource, EvenIntervals
+from salience.sources.auto import Found
 from salience.sources.rules import LEAST
 
 SCHEMES: tuple[Scheme, ...] = ("systematic", "multinomial")
@@ -32,7 +33,7 @@ def make_sampler(
     )
     warm_up(sampler, dataset)
     if isinstance(sampler.source, AutoSource):  # it would turn on by itself after a pass
-        sampler.source._turn(mode, 0, 9.0, 9.0)
+        sampler.source._turn(mode, 0, Found(9.0, 9.0))
         sampler._number = 1  # it looks again at the first draw, and then only now and then
     return sampler
 

@@ -131,9 +131,7 @@ def test_small_effects_and_uncertain_ones_are_none() -> None:
     assert not small.memorises
 
 
-@pytest.mark.parametrize(
-    ("few", "visits"), [(0, ENOUGH), (N // 2, 0.5), (N, 1.0), (10 * N, 1.0)]
-)
+@pytest.mark.parametrize(("few", "visits"), [(0, ENOUGH), (N // 2, 0.5), (N, 1.0), (10 * N, 1.0)])
 def test_it_is_known_when_there_were_enough_visits(
     few: int, visits: float, monkeypatch: Any
 ) -> None:

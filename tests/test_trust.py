@@ -18,7 +18,7 @@ from ranks import on_ranks
 from salience import ArgumentError, ImportanceLoader, ImportanceSampler, UsageError, functional
 from salience.scores import History
 from salience.smoothing import Fading
-from salience.sources.auto import EVERY, SINGLE
+from salience.sources.auto import EVERY, SINGLE, Found
 from salience.sources.rules import LEAST as SPARED
 from salience.trust import DISCOUNT, LEAST, MOST, OFF, ON, Discounted, Trust, suspects
 
@@ -265,7 +265,7 @@ def trained(steps: int = 9 * EVERY, **options: Any) -> tuple[ImportanceSampler, 
 
 
 def force_mode(sampler: ImportanceSampler, mode: Any) -> None:
-    sampler.source._turn(mode, 0, 9.0, 9.0)
+    sampler.source._turn(mode, 0, Found(9.0, 9.0))
     sampler.source._on.new_epoch()
 
 
@@ -301,9 +301,9 @@ def test_both_gains_count_suspects_a_tenth() -> None:
     scores[wrong] *= DISCOUNT
     q = scores + float(sampler._smoothing.constant(scores.mean()))
     v = functional.variance_reduction(functional.cap(q, math.sqrt(SINGLE / N)))
-    assert source.gain(0) == pytest.approx(float(v))
+    assert source._find(0).gain == pytest.approx(float(v))
     spared = functional.spare(scores, SPARED)
-    assert source.saved(0) == pytest.approx(float(1 / spared.mean()))
+    assert source._find(0).saved == pytest.approx(float(1 / spared.mean()))
 
 
 def test_examples_not_seen_yet_are_trusted() -> None:

@@ -41,6 +41,7 @@ SIZES = {
     "cifar10-plain": 1000,
     "cifar10-crops": 1000,
     "cifar10-finetune": 1000,
+    "mnist-lenet": 1000,
     "mnist-wrong-labels": 1000,
     "mnist-wrong-labels-50": 1000,
     "mnist-random-labels": 1000,
@@ -51,12 +52,24 @@ SIZES = {
 @pytest.mark.parametrize("name", tasks.TASK_NAMES)
 def test_each_task(name):
     task = tasks.make_task(name, probe=7)
-    assert (task.name, len(task.train), task.probe, task.batch_size) == (name, SIZES[name], 7, 128)
-    assert task.schedule is {"cifar10": stepped, "cifar10-crops": onecycle}.get(name, constant)
+    batch = 64 if name == "mnist-lenet" else 128
+    own = (task.name, len(task.train), task.probe, task.batch_size)
+    assert own == (name, SIZES[name], 7, batch)
+    schedules = {"cifar10": stepped, "cifar10-crops": onecycle, "mnist-lenet": tasks._early_drop}
+    assert task.schedule is schedules.get(name, constant)
     assert (task.wrong is None) == (name == "ptb")
     x, y = task.collate(task.test.__getitems__([0, 1]))
     if name.startswith("mnist"):
         assert task.loss(task.model()(x), y).shape == (2,)
+
+
+def test_lenet_as_ordered_sgd_was_tried_on_it():
+    task = tasks.make_task("mnist-lenet")
+    optimizer = task.optimizer(task.model().parameters())
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.01, 0.9, 1e-4)
+    assert [task.schedule(done) for done in (0, 0.199, 0.2, 1)] == [1, 1, 0.1, 0.1]
+    assert tasks.STEPS["mnist-lenet"] * 64 == 50 * 60_000
 
 
 def test_labels_are_changed_as_the_names_say():

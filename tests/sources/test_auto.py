@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 from parts import frozen
 from salience import ArgumentError, ImportanceLoader, ImportanceSampler, functional, recency
 from salience.sources import auto, even
-from salience.sources.auto import EVERY, FEW, LEFT, MANY, OFF, ON, TIMES, WORSE
+from salience.sources.auto import EVERY, FEW, LEFT, MANY, OFF, ON, TIMES, WORSE, Found
 
 N, BATCH = 400, 20
 
@@ -66,7 +66,7 @@ def test_the_gain_is_that_of_the_equations(c: float, capped: bool) -> None:
     # No example adds more than 0.01, so N p_i^2 <= 0.01.
     limited = functional.cap(q, (0.01 / N) ** 0.5)
     expected = float(N * (limited**2).sum() / limited.sum() ** 2)
-    assert one.source.gain(0) == pytest.approx(expected, rel=1e-12)
+    assert one.source._find(0).gain == pytest.approx(expected, rel=1e-12)
     assert (limited.max() < q.max()) == capped
 
 
@@ -76,17 +76,17 @@ def test_one_example_adds_no_more_than_a_hundredth_to_the_gain() -> None:
     one = sampler(smoothing=0.0)
     one.update(torch.arange(N), losses)
     one.catch_up()
-    assert 1 < one.source.gain(0) < 1.011
+    assert 1 < one.source._find(0).gain < 1.011
 
 
 def test_the_gain_is_1_before_all_have_been_seen() -> None:
     one = sampler(smoothing=0.0)
     one.update(torch.arange(N - BATCH - 1), skewed()[: N - BATCH - 1])
     one.catch_up()
-    assert one.source.gain(0) == 1.0
+    assert one.source._find(0).gain == 1.0
     one.update(torch.tensor([N - BATCH - 1]), torch.tensor([0.3]))  # one batch may be left out
     one.catch_up()
-    assert one.source.gain(0) > 1.2
+    assert one.source._find(0).gain > 1.2
 
 
 def test_the_gain_of_many_examples_is_that_of_an_even_sample(
@@ -99,7 +99,7 @@ def test_the_gain_of_many_examples_is_that_of_an_even_sample(
     one.catch_up()
     for look in range(5):
         expected = functional.variance_reduction(losses[look % 4 :: 4])
-        assert one.source.gain(look) == pytest.approx(float(expected))
+        assert one.source._find(look).gain == pytest.approx(float(expected))
 
 
 def test_it_turns_on_above_one_gain_and_off_below_a_smaller_one(
@@ -138,7 +138,7 @@ def test_it_does_not_focus_on_losses_that_are_worse_than_untrained(
             one.source._fading.update(2.0)
         one.update(torch.arange(N), torch.linspace(0, most, N))  # evenly spread: no two groups
         one.catch_up()
-        assert one.source.doubted(0) == pytest.approx(part, abs=0.01)
+        assert one.source._find(0).doubted == pytest.approx(part, abs=0.01)
         assert modes(one, [FEW + 1], [2.0], monkeypatch) == [mode]
 
 
@@ -261,7 +261,7 @@ def test_a_huge_loss_that_stays_takes_about_one_place_per_batch(mode: Any) -> No
     losses = torch.rand(N)
     losses[7] = 1e20
     train(one, losses, EVERY + 1)
-    one.source._turn(mode, 0, 9.0, 9.0)
+    one.source._turn(mode, 0, Found(9.0, 9.0))
     places = []
     for _ in range(EVERY - 1):
         draw = one.draw()
@@ -465,26 +465,26 @@ def gain_with_new(one: ImportanceSampler, new: int) -> float:
 def test_new_examples_count_as_the_mean_of_the_others(new: int) -> None:
     one = on()
     grow(one, N + new)
-    assert one.source.gain(0) == pytest.approx(gain_with_new(one, new), rel=1e-9)
+    assert one.source._find(0).gain == pytest.approx(gain_with_new(one, new), rel=1e-9)
     twin = on()
     grow(twin, N + new)
     twin.source.load_state_dict(one.source.state_dict())
-    assert twin.source.gain(0) == one.source.gain(0)
+    assert twin.source._find(0).gain == one.source._find(0).gain
 
 
 def test_a_few_new_examples_leave_it_on_and_many_turn_it_off() -> None:
     few, many = on(), on()
     grow(few, N + 40)
     grow(many, 100 * N)
-    assert few.source.gain(0) > ON
-    assert many.source.gain(0) < OFF
+    assert few.source._find(0).gain > ON
+    assert many.source._find(0).gain < OFF
 
 
 def test_examples_that_were_there_from_the_start_must_have_been_seen() -> None:
     one = sampler()
     one.update(torch.arange(N // 2), skewed()[: N // 2])
     grow(one, N + 10)
-    assert one.source.gain(0) == 1.0
+    assert one.source._find(0).gain == 1.0
 
 
 @pytest.mark.parametrize("state", ["off", "on"])

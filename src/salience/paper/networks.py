@@ -1,4 +1,4 @@
-"""The paper's networks, narrower ones for machines without a GPU, and a plain perceptron.
+"""The paper's networks, narrower ones for machines without a GPU, a perceptron and LeNet.
 
 Where the paper leaves a choice open, the authors' own programs decide: convolutions keep the size
 of the image, batch normalisation follows the activation, the language model has two LSTM layers
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from salience.errors import ArgumentError
 
 __all__ = [
-    *("SIZES", "WordModel", "check_size", "cifar10_network", "mnist_network", "perceptron"),
-    "ptb_network",
+    *("SIZES", "WordModel", "check_size", "cifar10_network", "lenet", "mnist_network"),
+    *("perceptron", "ptb_network"),
 ]
 
 SIZES = ("tiny", "small", "paper", "perceptron")
@@ -76,6 +76,17 @@ def perceptron() -> nn.Module:
     """
     layers = (nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 300), nn.ReLU())
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(300, CLASSES))
+
+
+def lenet() -> nn.Module:
+    """LeNet-5 with ReLU and maximum pooling: [B, 1, 28, 28] -> [B, 10].
+
+    Ordered SGD (Kawaguchi and Lu, 2020) was tried on a LeNet, among others.
+    """
+    first, second = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
+    pooled = (layer for conv in (first, second) for layer in (conv, nn.MaxPool2d(2), nn.ReLU()))
+    dense = (nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
+    return _fast(*pooled, nn.Flatten(), *dense, nn.Linear(84, CLASSES))
 
 
 def ptb_network(size: str = "paper") -> "WordModel":

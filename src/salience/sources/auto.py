@@ -2,7 +2,7 @@
 
 import logging
 import math
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from salience.sources.rules import LEAST, ByScore, Sparing
 from salience.sources.scoring import known_scores, mean_of_known
 from salience.trust import Trust
 
-__all__ = ["AutoSource", "Mode"]
+__all__ = ["AutoSource", "Found", "Mode"]
 
 Mode = Literal["off", "sparing", "focused"]
 
@@ -32,6 +32,14 @@ SAMPLE = 4096  # examples whose scores are looked at
 SINGLE = 0.01  # the most that one example can add to the gain
 
 logger = logging.getLogger("salience")
+
+
+class Found(NamedTuple):
+    """What the scores of a sample show; nothing before all examples have been seen."""
+
+    gain: float = 1.0  # v, by how many times fewer examples draws by score need
+    saved: float = 1.0  # 1 / mean(q): the visits of a pass over those of a sparing one
+    doubted: float = 0.0  # the part of all scores above the loss at the start: worse than untrained
 
 
 @final
@@ -143,13 +151,22 @@ class AutoSource:
         self._lowest = min(self._lowest, loss)
 
     def _look(self, number: int) -> None:
-        look = number // EVERY
-        if self._trust is not None and (sampled := self._sampled(look)) is not None:
-            self._trust.look(*sampled, number)
-        gain, saved = self.gain(look), self.saved(look)
-        self._turn(self._wanted(gain, saved, self.doubted(look)), number, gain, saved)
+        found = self._find(number // EVERY, number)
+        self._turn(self._wanted(found), number, found)
 
-    def _wanted(self, gain: float, saved: float, doubted: float) -> Mode:
+    def _find(self, look: int, number: int | None = None) -> Found:
+        """What the sample of a ``look`` shows; with ``number`` of the draw, trust looks too."""
+        sampled = self._sampled(look)
+        if sampled is None:
+            return Found()
+        if self._trust is None:
+            return self.found(sampled[1])
+        if number is not None:
+            self._trust.look(*sampled, number)
+        return self.found(self._trust.discounted(*sampled))
+
+    def _wanted(self, found: Found) -> Mode:
+        gain, saved, doubted = found
         if self._fading is None:
             pays = gain > (OFF if self.active else ON) and self._worse < TIMES
             return "focused" if pays else "off"
@@ -166,7 +183,7 @@ class AutoSource:
             return False
         return not recency.known or recency.memorises
 
-    def _turn(self, wanted: Mode, number: int, gain: float, saved: float) -> None:
+    def _turn(self, wanted: Mode, number: int, found: Found) -> None:
         if wanted == self.mode:
             return
         if self.active != (wanted != "off"):
@@ -178,7 +195,7 @@ class AutoSource:
         # Only the first time for everybody to see; later changes are for those who look closer.
         level = logging.DEBUG if self._told else logging.INFO
         turns = "turns off" if wanted == "off" else f"is {wanted}"
-        numbers = (turns, number, gain, saved)
+        numbers = (turns, number, found.gain, found.saved)
         logger.log(level, "importance sampling %s at draw %d: gain %.2f, spared %.2f", *numbers)
         self._told = True
 
@@ -204,38 +221,21 @@ class AutoSource:
             return None
         return sample, scores.masked_fill_(unknown, mean_of_known(scores, unknown))
 
-    def _scores(self, look: int) -> Tensor | None:
-        """Those of the sample, with suspects at a tenth of theirs."""
-        sampled = self._sampled(look)
-        if sampled is None or self._trust is None:
-            return None if sampled is None else sampled[1]
-        return self._trust.discounted(*sampled)
+    def found(self, scores: Tensor) -> Found:
+        """What these scores show."""
+        start = None if self._fading is None else self._fading.start
+        return Found(
+            self._gain(scores),
+            float(1 / functional.spare(scores, LEAST).mean()),
+            0.0 if start is None else _part_above(scores, start),
+        )
 
-    def gain(self, look: int) -> float:
-        """v of the sample of a ``look``; 1 before all examples have been seen.
-
-        No example adds more than ``SINGLE``: a gain that rests on a few is none.
-        """
-        scores = self._scores(look)
-        if scores is None:
-            return 1.0
+    def _gain(self, scores: Tensor) -> float:
+        """v; no example adds more than ``SINGLE``: a gain that rests on a few is none."""
         q = functional.smooth(scores, self._smoothing.constant(scores.mean()))
         # Its share p of the sum adds M p^2.
         most = math.sqrt(SINGLE / len(q))
         return float(functional.variance_reduction(functional.cap(q, most)))
-
-    def saved(self, look: int) -> float:
-        """1 / mean(q), the visits of a pass over those of a sparing one; 1 before all were seen."""
-        scores = self._scores(look)
-        return 1.0 if scores is None else float(1 / functional.spare(scores, LEAST).mean())
-
-    def doubted(self, look: int) -> float:
-        """The part of all scores that is above the loss at the start: worse than untrained."""
-        scores = self._scores(look)
-        if scores is None or self._fading is None:
-            return 0.0
-        total = float(scores.sum())
-        return float(scores[scores > self._fading.start].sum()) / total if total > 0 else 0.0
 
     # -------------------------------------------------------------------------------------- state
 
@@ -265,3 +265,8 @@ class AutoSource:
         self._use_rule()
         self._off.load_state_dict(state["off"])
         self._on.load_state_dict(state["on"])
+
+
+def _part_above(scores: Tensor, limit: float) -> float:
+    total = float(scores.sum())
+    return float(scores[scores > limit].sum()) / total if total > 0 else 0.0
