@@ -150,9 +150,11 @@ def modes(
     monkeypatch.setattr(recency, "FEW", 0)
     found = []
     for look, (gain, save) in enumerate(zip(gains, saved, strict=True)):
-        monkeypatch.setattr(type(one.source), "gain", lambda *_, gain=gain: gain)
-        monkeypatch.setattr(type(one.source), "saved", lambda *_, save=save: save)
-        one.source.draw(BATCH, look * EVERY)
+        doubted = one.source._find(look).doubted
+        told = Found(gain, save, doubted)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(one.source), "_find", lambda *_, told=told: told)
+            one.source.draw(BATCH, look * EVERY)
         found.append(one.source.mode)
     return found
 
@@ -196,7 +198,7 @@ def test_a_validation_loss_has_to_be_a_number_and_other_scores_take_no_notice() 
 def test_it_looks_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     one = sampler().source
     looks = []
-    monkeypatch.setattr(type(one), "gain", lambda _, look: looks.append(look) or 1.0)
+    monkeypatch.setattr(type(one), "_find", lambda _, look, __: looks.append(look) or Found())
     for number in range(3 * EVERY + 1):
         assert one.ready(BATCH, number) == (number % EVERY != 0)  # else all has to be learned
         one.draw(BATCH, number)
@@ -407,8 +409,8 @@ def turn(one: ImportanceSampler, wanted: bool, monkeypatch: pytest.MonkeyPatch) 
     one._number = EVERY
     monkeypatch.setattr(recency, "ENOUGH", 0.0)
     monkeypatch.setattr(recency, "FEW", 0)
-    for name in ("gain", "saved"):
-        monkeypatch.setattr(type(one.source), name, lambda *_: 9.0 if wanted else 1.0)
+    gain = 9.0 if wanted else 1.0
+    monkeypatch.setattr(type(one.source), "_find", lambda *_: Found(gain, gain))
     draw = one.draw()
     assert one.active == wanted
     return draw
