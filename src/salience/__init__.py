@@ -22,6 +22,7 @@ from salience.errors import (
     UsageError,
 )
 from salience.focus import Closeness, Focus, Ordered
+from salience.history import LossHistory
 from salience.loader import ImportanceLoader
 from salience.sampler import ImportanceSampler
 from salience.scores import Score
@@ -40,6 +41,7 @@ __all__ = [
     "ImportanceLoader",
     "ImportanceSampler",
     "LossError",
+    "LossHistory",
     "Ordered",
     "SalienceError",
     "Score",

@@ -18,6 +18,7 @@ __all__ = [
     "as_reference",
     "check_arguments",
     "check_proxy",
+    "check_record",
     "check_sharding",
     "folder_of",
     "host_indices",
@@ -140,6 +141,18 @@ def check_proxy(proxy: Any, optimizer: Any, model: Any, score: Any) -> None:
                 "proxy_optimizer has parameters that are not the proxy's: make it of "
                 "proxy.parameters()"
             )
+
+
+def check_record(record: Any, n: int | None) -> bool:
+    """Whether losses are recorded; only of examples with an index."""
+    if not isinstance(record, bool):
+        raise ArgumentError(f"record must be True or False; got {record!r}")
+    if record and n is None:
+        raise ArgumentError(
+            "record=True needs examples with an index, which a stream does not have: give the "
+            "dataset itself, or leave record out"
+        )
+    return record
 
 
 def as_reference(reference: Any, n: int | None, score: Any) -> Tensor | None:

@@ -16,6 +16,7 @@ from salience.focus import Focus, check_factors, make_focus
 from salience.functional import Scheme
 from salience.memory import PRIVATE, Storage
 from salience.presets import Preset, Settings, make_preset
+from salience.record import Record
 from salience.scores import Score
 from salience.shards import Sharding, sizes_of
 from salience.smoothing import Smoothing
@@ -42,6 +43,7 @@ class Parts(NamedTuple):
     ranks: Ranks
     interleaved: bool  # whether the examples of rank r are r, r + W, ... of the dataset
     focus: Focus | None
+    record: Record | None
 
     def positions(self, indices: Tensor) -> Tensor:
         """In the dataset, of examples that are numbered within a shard of it."""
@@ -83,6 +85,7 @@ class Recipe:
     reference: Tensor | None
     proxy: nn.Module | None
     proxy_optimizer: torch.optim.Optimizer | None
+    record: bool
 
     def sharded(self, ranks: Ranks) -> bool:
         return bool(self.sharding) and ranks.world > 1
@@ -119,10 +122,15 @@ class Recipe:
         focus = make_focus(self.focus, n)
         saved = self._saved(name, preset.smoothing, batch, ranks)
         saved["focus"] = None if focus is None else _described(focus)
+        saved["record"] = True if self.record else None  # None: as states without have it
+        record = Record(n) if self.record and n is not None else None
         # Ranks ask each other at a draw, so all draw as many, from a small shard repeatedly.
         at_once = size if n is None or shard is not None else min(size, n)
         apart = shard is not None and self.sharding is True
-        return Parts(name, preset, choice, generator, n, at_once, shard, saved, ranks, apart, focus)
+        return Parts(
+            *(name, preset, choice, generator, n, at_once, shard, saved, ranks, apart, focus),
+            record,
+        )
 
     def with_classes(self, own: Tensor, classes: list[list[int]]) -> "Recipe":
         """Classes numbered as by one process that has the examples of all ranks.
@@ -134,7 +142,7 @@ class Recipe:
         if len(values) == self.labels.number:
             return self
         numbers = torch.searchsorted(values, own)
-        return replace(self, labels=Labels(numbers[self.labels.labels], len(values)))
+        return replace(self, labels=Labels(numbers[self.labels.labels], len(values), values))
 
     def seed_of(self, ranks: Ranks, *more: int) -> int:
         """Of the draws: the same on all ranks, unless each draws from its own examples."""

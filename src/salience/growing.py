@@ -56,7 +56,8 @@ def _grown_labels(recipe: Recipe, parts: Parts, n: int, labels: Any) -> Labels |
     new = as_labels(labels, n)
     # With no more classes than places in a batch, ``auto`` makes no use of them.
     batch = recipe.batch_size * parts.ranks.world
-    if not isinstance(parts.preset.score, Approx) and new.number <= batch:
+    strata = recipe.score == "auto" and new.number > batch
+    if not (isinstance(parts.preset.score, Approx) or strata):
         return new
     if new.number != before.number or not torch.equal(new.labels[: recipe.n], before.labels):
         raise ArgumentError(
@@ -78,6 +79,8 @@ def grow(parts: Parts, recipe: Recipe) -> Parts:
         extensible.extend(n)
     if (extend := getattr(parts.focus, "extend", None)) is not None:
         extend(n)
+    if parts.record is not None:
+        parts.record.extend(n)
     assert source is not None
     source.extend(n, labels)
     parts.settings["dataset size"] = n

@@ -15,6 +15,7 @@ from salience.draw import Draw
 from salience.feedback import Arrived, Means, Seen, Window, bad_losses, refuse_bad
 from salience.focus import Focus
 from salience.memory import Turns
+from salience.record import Record
 from salience.smoothing import RunningMean
 
 __all__ = ["Learning"]
@@ -35,7 +36,7 @@ class Learning:
 
     def __init__(self, *, skips_bad: bool) -> None:
         self._skips_bad = skips_bad
-        self._backlog: list[Arrived] = []  # taken and not learned yet
+        self._backlog: list[tuple[int, Arrived]] = []  # step; taken and not learned yet
         self._unwritten: list[tuple[Tensor, Tensor]] = []  # indices and losses, until its turn
         self._mean_loss = RunningMean()
         self.window = Window()
@@ -53,13 +54,16 @@ class Learning:
     def take(
         self, draw: Draw, losses: Tensor, means: Means | None = None, seen: Seen | None = None
     ) -> None:
-        """Check the losses of a draw now, and keep them; ``seen``: what a focus learns instead."""
+        """Check the losses of a draw now, and keep them.
+
+        ``seen``: what a focus and a record learn instead.
+        """
         good, values = self._checked(draw, losses.numpy())
         self.step += 1
         # A copy: the user may change them in place.
-        arrived = Arrived(good, torch.from_numpy(values.copy()), means)
+        arrived = Arrived(good, torch.from_numpy(values.copy()), means, seen)
         if len(values) or means is not None:  # with none of its own, a rank follows the others
-            self._backlog.append(arrived)
+            self._backlog.append((self.step, arrived))
         if self._parts.focus is not None:
             self._focus(self._parts.focus, seen or Seen(arrived.draw, arrived.losses))
         steps = len(self._backlog)
@@ -91,12 +95,14 @@ class Learning:
             return
         start = time.perf_counter()
         backlog, self._backlog = self._backlog, []
-        for draw, losses, means, _ in backlog:
-            self._learn(draw, losses, means)
+        for step, (draw, losses, means, seen) in backlog:
+            found = means or self.means(draw, losses)
+            self._learn(draw, losses, found)
+            if self._parts.record is not None:
+                self._record(self._parts.record, step, seen or Seen(draw, losses), found.loss)
         self.seconds += time.perf_counter() - start
 
-    def _learn(self, draw: Draw, losses: Tensor, means: Means | None) -> None:
-        means = means or self.means(draw, losses)
+    def _learn(self, draw: Draw, losses: Tensor, means: Means) -> None:
         self._mean_loss.update(means.loss)
         self._smoothing.update(means.smoothed)
         if not len(losses):
@@ -104,11 +110,17 @@ class Learning:
         self.window.append(draw, losses)
         if self._turns is not None and not self._turns.writes:
             return  # another rank does
-        once = (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
+        once = _once(draw, losses)
         if self._turns is None:
             self._observe(*once)
         else:
             self._unwritten.append(once)
+
+    def _record(self, record: Record, step: int, seen: Seen, mean: float) -> None:
+        """Every rank has a record of its own, with the losses of all of them."""
+        record.begin(mean)
+        if len(seen.losses):
+            record.update(*_once(*seen), step)
 
     def means(self, draw: Draw, losses: Tensor) -> Means:
         """With shards, so that their mean over the ranks is one over all examples."""
@@ -165,6 +177,11 @@ class Learning:
         self._backlog, self._unwritten, self.window = [], [], Window()
         self.step, self.skipped = int(state["step"]), int(state["skipped"])
         self._mean_loss.load_state_dict(state["mean_loss"])
+
+
+def _once(draw: Draw, losses: Tensor) -> tuple[Tensor, Tensor]:
+    """Each index of ``draw`` once, with its loss."""
+    return (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
 
 
 def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import Feedback, outside_graphs
 from salience.focus import Focus, FocusName
 from salience.functional import Scheme
+from salience.history import LossHistory
 from salience.pools import choose_batch, to_model
 from salience.presets import ScoreName
 from salience.sampler import ImportanceSampler
@@ -83,6 +84,8 @@ class ImportanceLoader:
         proxy: a small network that scores for the model, with ``"loss"`` or ``"upper_bound"``; it
             trains along on the chosen batches, at one step in four, with ``proxy_optimizer``
             (None: Adam with a learning rate of 1e-3).
+        record: keep 64 bytes of each example for ``history()``: how often it was seen, and the
+            course of its loss. No draw changes.
         dataloader_options: everything else goes to ``DataLoader`` untouched.
 
     With a score that needs the model, batches arrive on the model's device, where they were scored.
@@ -116,12 +119,13 @@ class ImportanceLoader:
         reference: Any = None,
         proxy: nn.Module | None = None,
         proxy_optimizer: torch.optim.Optimizer | None = None,
+        record: bool = False,
         seed: int = 0,
         **dataloader_options: Any,
     ) -> None:
         _refuse_options(dataloader_options)
         drop_last = bool(dataloader_options.pop("drop_last", False))
-        if labels is None and score in ("approx", "auto"):
+        if labels is None and (record or score in ("approx", "auto")):
             labels = find_labels(dataset)
         sampler = ImportanceSampler(
             _size(dataset),
@@ -143,6 +147,7 @@ class ImportanceLoader:
             reference=reference,
             proxy=proxy,
             proxy_optimizer=proxy_optimizer,
+            record=record,
         )
         self._given_steps = steps_per_epoch
         self._steps = _steps(sampler, steps_per_epoch, drop_last)
@@ -522,9 +527,18 @@ class ImportanceLoader:
         """Positions of examples whose labels contradict what was learned, the clearest first.
 
         The first ``n`` in this order or, with None, as many as stand apart from all others: none
-        where losses do not fall into two groups. For ``auto`` and ``history``, which record losses.
+        where losses do not fall into two groups. For ``auto`` and ``history``, which record losses,
+        and for every score with ``record=True``.
         """
         return self._sampler.suspects(n)
+
+    def history(self) -> LossHistory:
+        """What is known of the losses of each example: to look at, to save, to export.
+
+        With ``record=True`` everything that ``salience.LossHistory`` has; else what ``auto`` and
+        ``history`` keep anyway: a loss of each example, and the suspects.
+        """
+        return self._sampler.history()
 
     def recent(self) -> dict[str, Tensor]:
         """The rows of the last 64 steps: ``indices``, ``weights``, ``scores`` (at the time of the

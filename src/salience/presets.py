@@ -108,7 +108,7 @@ def history(s: Settings) -> Preset:
 
 def approx(s: Settings) -> Preset:
     """The paper's LSTM; with pools it is trained at every step, as in the paper."""
-    labels, classes = s.labels or (None, None)
+    labels, classes, _ = s.labels or (None, None, None)
     every = 8 if s.pool is None else 1
     return s.draws(Approx(s.size, labels, seed=s.seed, every=every, classes=classes), s.smooth())
 

@@ -16,6 +16,7 @@ from salience.arguments import (
     as_reference,
     check_arguments,
     check_proxy,
+    check_record,
     check_sharding,
     folder_of,
     host_indices,
@@ -31,6 +32,7 @@ from salience.feedback import Arrived, Arriving, Means, Seen, bad_losses, per_ex
 from salience.focus import Focus, FocusName
 from salience.functional import Scheme
 from salience.growing import grow, grown, refuse_to_grow
+from salience.history import LossHistory
 from salience.learning import Learning
 from salience.memory import BLANK, PRIVATE, Files, Turns, share
 from salience.presets import ScoreName
@@ -41,7 +43,7 @@ from salience.smoothing import Fading, Smoothing
 from salience.sources import AutoSource, Pool
 from salience.sources.scoring import CHUNK
 from salience.states import VERSION, check_state, state_of_rank
-from salience.trust import suspects
+from salience.trust import Begun, judge, suspects
 
 __all__ = ["ImportanceSampler"]
 
@@ -87,6 +89,7 @@ class ImportanceSampler:
         reference: Any = None,
         proxy: nn.Module | None = None,
         proxy_optimizer: torch.optim.Optimizer | None = None,
+        record: bool = False,
     ) -> None:
         n, batch_size, seed = whole_numbers(n, batch_size, seed)
         check_arguments(n, k, draw, on_bad_loss)
@@ -120,6 +123,7 @@ class ImportanceSampler:
             reference=as_reference(reference, n, score),
             proxy=proxy,
             proxy_optimizer=proxy_optimizer,
+            record=check_record(record, n),
         )
         # Of the datasets of several ranks, classes have to be numbered alike.
         own = shard == "own" and labels is not None and score == "approx"
@@ -488,9 +492,10 @@ class ImportanceSampler:
         if self.by_index:
             return self._exchange.rows(whole, local, self.batch_size)
         # Pools are each rank's own: only what smoothing follows is the mean over all ranks, and
-        # only a focus learns the losses of all.
+        # only a focus and a record learn the losses of all.
         check = checksum(self._generator.get_state())
-        rows = self.batch_size if self.focused else 0
+        wanted = self.focused or self._recipe.record
+        rows = self.batch_size if wanted else 0
         return self._exchange.means(local, means, check, skip_bad=self.skips_bad, rows=rows)
 
     def collect(self) -> None:
@@ -580,17 +585,47 @@ class ImportanceSampler:
         """Positions of examples whose labels contradict what was learned, the clearest first.
 
         The first ``n`` in this order or, with None, as many as stand apart from all others: none
-        where losses do not fall into two groups. For ``auto`` and ``history``, which record losses.
+        where losses do not fall into two groups. For ``auto`` and ``history``, which record losses,
+        and for every score with ``record=True``.
         """
-        if self.score_name not in ("auto", "history"):
-            raise UsageError(
-                f"score {self.score_name!r} records no losses to find suspects by: use 'auto' or "
-                f"'history'"
-            )
         count = None if n is None else whole_number("n", n, least=0)
-        fading = self._smoothing if isinstance(self._smoothing, Fading) else None
-        labels = self._recipe.labels
-        return suspects(self.scores(), count, fading, None if labels is None else labels.labels)
+        examples, losses, begun, classes = self._recorded()
+        return examples[suspects(losses, count, begun, classes)]
+
+    def history(self) -> LossHistory:
+        """What is known of the losses of each example, or of those of this rank with shards.
+
+        With ``record=True`` everything that ``LossHistory`` has; else what ``auto`` and ``history``
+        keep anyway: a loss of each example, and the suspects.
+        """
+        examples, losses, begun, classes = self._recorded()
+        labels, record = self._recipe.labels, self._parts.record
+        return LossHistory.made(
+            examples,
+            losses,
+            judge(losses, begun, classes),
+            None if labels is None or classes is None else labels.values[classes],
+            record,
+            self.step,
+        )
+
+    def _recorded(self) -> tuple[Tensor, Tensor, Begun | None, Tensor | None]:
+        """Examples, their recorded losses, how the training began, and their classes."""
+        self.catch_up()
+        record, labels = self._parts.record, self._recipe.labels
+        if record is None and (self.n is None or self.score_name not in ("auto", "history")):
+            remedy = (
+                "a stream has no examples that could be told apart"
+                if self.n is None
+                else "use 'auto' or 'history', or record=True"
+            )
+            raise UsageError(f"score {self.score_name!r} records no losses of examples: {remedy}")
+        examples = self._parts.positions(torch.arange(self._parts.examples or 0, device="cpu"))
+        classes = None if labels is None else labels.labels[examples]
+        if record is not None:
+            return examples, record.means(), record, classes
+        begun = self._smoothing if isinstance(self._smoothing, Fading) else None
+        return examples, self.scores(examples), begun, classes
 
     def recent(self) -> dict[str, Tensor]:
         """``indices``, ``weights``, ``scores``, ``losses`` of the steps that metrics look at."""
@@ -613,7 +648,7 @@ class ImportanceSampler:
         """What this rank has to save, with the draws that are to come again."""
         self.catch_up()
         self._learning.settle()
-        turns, focus = self._turns, self._parts.focus
+        turns, focus, record = self._turns, self._parts.focus, self._parts.record
         return {
             "version": VERSION,
             "settings": dict(self._settings),
@@ -625,6 +660,7 @@ class ImportanceSampler:
             "score": self._score.state_dict(),
             "source": {} if self.source is None else self.source.state_dict(),
             **({} if focus is None else {"focus": focus.state_dict()}),
+            **({} if record is None else {"record": record.state_dict()}),
             "outstanding": [draw.state_dict() for draw in outstanding],
         }
 
@@ -686,6 +722,8 @@ class ImportanceSampler:
         self._score.load_state_dict(state["score"])
         if self._parts.focus is not None:
             self._parts.focus.load_state_dict(state["focus"])
+        if self._parts.record is not None:
+            self._parts.record.load_state_dict(state["record"])
         if self.source is not None and state["source"] is None:
             self.source.refresh()
         elif self.source is not None:

@@ -54,7 +54,7 @@ def state_of_shard(
     mine = ids_of(np.arange(sizes[ranks.rank]), sizes, sharding, ranks.rank)
     at = owners_of(mine, before, sharding)
     state = {**parts[0], "source": None, "rng": None, "outstanding": []}
-    for what in ("score", "focus"):
+    for what in ("score", "focus", "record"):
         if what in state:
             learned = [part[what] for part in parts]
             names = learned[0]

@@ -1,22 +1,30 @@
 """Which labels contradict what the model has learned, told from recorded losses alone."""
 
 import logging
-from typing import Any, final
+from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
 
 from salience import functional
 from salience.scores import Score, Unit
-from salience.smoothing import Fading
 
-__all__ = ["Discounted", "Trust", "suspects"]
+__all__ = ["Begun", "Discounted", "Judged", "Trust", "judge", "suspects"]
 
 ON, OFF = 0.2, 0.4  # depth of the gap: discounts begin below, end above
 LEAST, MOST = 0.02, 0.6  # of the examples, that can be suspects
 DISCOUNT = 0.1  # the weight of a suspect: not 0, so that a mistake stays harmless
 
 logger = logging.getLogger("salience")
+
+
+class Begun(Protocol):
+    """Remembers how a training began."""
+
+    @property
+    def start(self) -> float:
+        """The mean loss of the first steps."""
+        ...
 
 
 @final
@@ -31,7 +39,7 @@ class Trust:
     remembers (None: whatever it is): what is merely not learned yet contradicts nothing.
     """
 
-    def __init__(self, smoothing: Fading | None, classes: Tensor | None = None) -> None:
+    def __init__(self, smoothing: Begun | None, classes: Tensor | None = None) -> None:
         self._smoothing, self._classes = smoothing, classes  # [N]
         self.active = False
         self._limit = self._share = 0.0
@@ -138,21 +146,34 @@ class Discounted:
         self.inner.load_state_dict(state)
 
 
-def suspects(
-    losses: Tensor, n: int | None, smoothing: Fading | None, classes: Tensor | None
-) -> Tensor:
+class Judged(NamedTuple):
+    """How far the loss of each example contradicts those of the others."""
+
+    r: Tensor  # [N] float64; nan where nothing was recorded
+    apart: int  # how many stand apart from all others
+
+    def order(self, n: int | None) -> Tensor:
+        """Positions of the ``n`` highest r, or with None of those that stand apart."""
+        known = (~self.r.isnan()).nonzero().flatten()
+        first = self.apart if n is None else n
+        return known[self.r[known].argsort(descending=True, stable=True)[:first]]
+
+
+def judge(losses: Tensor, begun: Begun | None, classes: Tensor | None) -> Judged:
+    """``losses`` [N] are recorded ones, nan where there is none."""
+    r = torch.full((len(losses),), float("nan"), dtype=torch.float64, device="cpu")
+    examples = (~losses.isnan()).nonzero().flatten()
+    if not len(examples):
+        return Judged(r, 0)
+    known, trust = losses[examples].double(), Trust(begun, classes)
+    found = trust.apart(examples, known)
+    r[examples] = trust.contrast(examples, known)
+    return Judged(r, trust.count(r[examples]) if found else 0)
+
+
+def suspects(losses: Tensor, n: int | None, begun: Begun | None, classes: Tensor | None) -> Tensor:
     """Positions of examples whose labels contradict the others, the clearest first.
 
-    ``losses`` [N] are recorded ones, nan where there is none. The ``n`` highest r, or with None the
-    upper of two groups, if there are two.
+    The ``n`` highest r, or with None the upper of two groups, if there are two.
     """
-    examples = (~losses.isnan()).nonzero().flatten()
-    known = losses[examples].double()
-    if not len(examples):
-        return examples
-    trust = Trust(smoothing, classes)
-    found = trust.apart(examples, known)
-    r = trust.contrast(examples, known)
-    if n is None:
-        n = trust.count(r) if found else 0
-    return examples[r.argsort(descending=True, stable=True)[:n]]
+    return judge(losses, begun, classes).order(n)

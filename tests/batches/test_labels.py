@@ -142,15 +142,16 @@ def test_where_nothing_is_certain_there_are_no_classes(dataset):
     ],
 )
 def test_any_integers_become_class_numbers_without_gaps(labels):
-    classes, count = as_labels(labels, 4)
+    classes, count, values = as_labels(labels, 4)
     assert classes.tolist() == [1, 0, 1, 2]
     assert classes.dtype == torch.int64
     assert count == 3
+    assert values.tolist() == [-10, 30, 99]
 
 
 def test_the_caller_keeps_its_own_tensor():
     given = torch.tensor([5, 6])
-    classes, _ = as_labels(given, 2)
+    classes, *_ = as_labels(given, 2)
     classes += 1
     assert given.tolist() == [5, 6]
 

@@ -25,6 +25,7 @@ class Labels(NamedTuple):
 
     labels: Tensor  # [n] int64
     number: int
+    values: Tensor  # [number] int64: what the user calls these classes
 
 
 def find_labels(dataset: Any) -> Tensor | None:
@@ -49,7 +50,7 @@ def as_labels(labels: Any, n: int) -> Labels:
     """One integer per example, of any values, as class numbers without gaps.
 
     >>> as_labels([30, 10, 30], 3)
-    Labels(labels=tensor([1, 0, 1]), number=2)
+    Labels(labels=tensor([1, 0, 1]), number=2, values=tensor([10, 30]))
     """
     values = _tensor(labels)
     if values is None:
@@ -94,9 +95,10 @@ def _numbered(values: Tensor) -> Labels:
     least = values.min()
     if int(values.max()) - int(least) > 4 * len(values):  # too far apart for a table
         distinct, classes = torch.unique(values, return_inverse=True)
-        return Labels(classes, len(distinct))
+        return Labels(classes, len(distinct), distinct)
     present = torch.bincount(values - least) > 0
-    return Labels((present.cumsum(0) - 1)[values - least], int(present.sum()))
+    found = least + present.nonzero().flatten()
+    return Labels((present.cumsum(0) - 1)[values - least], len(found), found)
 
 
 def _find(dataset: Any) -> Tensor | None:
