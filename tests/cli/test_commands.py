@@ -60,7 +60,7 @@ def test_the_demo_ends_with_table_sentence_and_files(finished: tuple[Any, Path])
     for name in {*WRITTEN} - {"state"}:
         assert str(out / name) in result.output
     flat, found = " ".join(result.output.split()), read_comparison(out)
-    assert flat.startswith("Training a small network on 1,437 hand-written digits with uniform and")
+    assert flat.startswith("Training a small network on 1,437 hand-written digits. 4 runs: uniform")
     assert sentences(found)[0] in flat
     assert outcome(found) in flat
     assert numbers.spread(found.summary["methods"]["auto"]["final"]["train_max_loss"]) in flat
@@ -99,10 +99,11 @@ def test_the_config_names_versions_hardware_and_seed_and_nobody(
 
 
 def test_the_demo_does_not_replace_other_results(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"command": "salience compare demo.py:make"}')
+    config = {"command": "salience compare demo.py:make", "versions": {"salience": "0.1.0"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     result = invoke("demo", "--steps", 2, "--out", tmp_path)
     assert result.exit_code == 2
-    assert "already holds results" in result.stderr
+    assert "already holds an unfinished comparison" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 

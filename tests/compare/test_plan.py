@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import platform
 import random
 import signal
 import time
@@ -15,6 +16,7 @@ import torch
 from salience import ArgumentError
 from salience.compare import Task
 from salience.compare.digits import digits_task
+from salience.compare.lock import LOCK, locked
 from salience.compare.methods import OWN, RIVALS
 from salience.compare.plan import Plan, compare, rows_on_disk, seeds_from, start
 
@@ -162,27 +164,141 @@ def test_torch_gets_its_threads_back(tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
+def begin(the_plan: Plan, out: Path, **options: Any) -> None:
+    """Only the beginning of a comparison."""
+    with start(the_plan, out, {"task": "digits"}, **options):
+        pass
+
+
 def test_resuming_with_other_options_is_refused(tmp_path: Path) -> None:
-    start(plan(), tmp_path, {"task": "digits"})
-    with pytest.raises(ArgumentError, match="already holds results: pass --resume"):
-        start(plan(), tmp_path, {"task": "digits"})
-    start(plan(), tmp_path, {"task": "digits"}, jobs=2, resume=True)
+    begin(plan(), tmp_path)
+    with pytest.raises(ArgumentError, match="holds an unfinished comparison: add --resume to"):
+        begin(plan(), tmp_path)
+    begin(plan(), tmp_path, jobs=2, resume=True)
     with pytest.raises(ArgumentError, match=r"begun with steps 24, not 25"):
-        start(plan(steps=25), tmp_path, {"task": "digits"}, resume=True)
+        begin(plan(steps=25), tmp_path, resume=True)
     (tmp_path / "config.json").write_text("{half")
     with pytest.raises(ArgumentError, match=r"config.json is damaged"):
-        start(plan(), tmp_path, {"task": "digits"}, resume=True)
+        begin(plan(), tmp_path, resume=True)
 
 
 def test_starting_again_removes_what_was_made_from_the_rows(tmp_path: Path) -> None:
-    start(plan(), tmp_path, {})
+    begin(plan(), tmp_path)
     for name in ("summary.json", "report.html", "state/uniform-3.pt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    start(plan(), tmp_path, {}, resume=True)
+    begin(plan(), tmp_path, resume=True)
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "runs.jsonl", "state"}
-    start(plan(), tmp_path, {}, replace=True)
+    begin(plan(), tmp_path, replace=True)
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "runs.jsonl"}
+
+
+# -------------------------------------------------------------- directories that are not ours
+
+
+def sentence(out: Path, **options: Any) -> str:
+    """Why the directory is refused; nothing in it has changed."""
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    with pytest.raises(ArgumentError) as refusal:
+        begin(plan(), out, **options)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"replace": True}])
+@pytest.mark.parametrize("name", ["notes.txt", "state/model.pt", "config.json"])
+def test_files_of_others_stay_as_they_are(tmp_path: Path, name: str, options: Any) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"model_type": "bert"}')
+    shown = name.partition("/")[0]
+    assert sentence(tmp_path, **options) == (
+        f"{tmp_path} holds files that no comparison wrote ({shown}): choose another directory "
+        f"with --out"
+    )
+
+
+def test_there_is_one_choice_and_it_is_told(tmp_path: Path) -> None:
+    begin(plan(), tmp_path)
+    anew, elsewhere = "add --replace to start over", "choose another directory with --out"
+    held = f"{tmp_path} already holds"
+    assert sentence(tmp_path, replace=False) == (
+        f"{held} an unfinished comparison: add --resume to continue it, or {anew}, or {elsewhere}"
+    )
+    assert sentence(tmp_path) == (
+        f"{held} an unfinished comparison: add --resume to continue it, or {elsewhere}"
+    )
+    (tmp_path / "summary.json").touch()
+    assert (
+        sentence(tmp_path, replace=False) == f"{held} a finished comparison: {anew}, or {elsewhere}"
+    )
+    with pytest.raises(ArgumentError, match=r"a finished comparison with steps 24, not 9: add --r"):
+        begin(plan(steps=9), tmp_path, replace=False)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    begin(plan(), tmp_path)
+    path = tmp_path / "state" / "uniform-3.pt"
+    path.parent.mkdir()
+    for content in (b"", b"nonsense", b"PK\x03\x04"):
+        path.write_bytes(content)
+        with pytest.raises(ArgumentError, match=r"uniform-3\.pt is damaged \(.*delete it"):
+            list(compare(plan(), tmp_path))
+
+
+# ----------------------------------------------------------------------------- one at a time
+
+
+def _hold(out: Path, ready: Any, orphan: float) -> None:
+    """Hold the lock until killed; an orphan holds it for so many seconds longer."""
+    with locked(out):
+        if orphan and os.fork() == 0:
+            time.sleep(orphan)
+            os._exit(0)
+        ready.set()
+        time.sleep(60)
+
+
+def held(out: Path, orphan: float = 0.0) -> Any:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_hold, args=(out, ready, orphan))
+    process.start()
+    assert ready.wait(60)
+    return process
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    process = held(out)
+    try:
+        with pytest.raises(ArgumentError) as refusal:
+            begin(plan(), out)
+        named = f"{out} is in use by process {process.pid} on {platform.node()}: wait until"
+        assert str(refusal.value).startswith(named)
+        assert [path.name for path in out.iterdir()] == [LOCK]
+    finally:
+        process.kill()
+        process.join()
+    begin(plan(), out)  # killed, so the lock is free
+    assert not (out / LOCK).exists()
+
+
+def test_workers_that_outlive_a_killed_process_are_waited_for(tmp_path: Path) -> None:
+    process = held(tmp_path, orphan=1.5)
+    process.kill()
+    process.join()
+    began = time.monotonic()
+    begin(plan(), tmp_path)
+    assert time.monotonic() - began > 0.5
+
+
+def test_a_lock_is_not_taken_twice_by_one_process(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ArgumentError, match=f"process {os.getpid()} on"):
+        begin(plan(), tmp_path)
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).exists()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_seeds_are_checked() -> None:

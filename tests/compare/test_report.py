@@ -41,7 +41,7 @@ from salience.compare.report import numbers
 from salience.compare.report.hardest import sparkline
 from salience.compare.report.interactive import script_json
 from salience.compare.report.page import escape
-from salience.compare.report.table import rich_table
+from salience.compare.report.table import terminal
 from salience.compare.report.words import outcome, sentences
 
 BEST = "Best of the run"
@@ -360,7 +360,7 @@ def test_a_baseline_that_ends_above_where_it_began_has_no_time_to_compare_with(t
 def test_the_terminal_has_the_same_table_one_column_per_method(tmp_path):
     console = Console(file=io.StringIO(), width=100)
     found = read_comparison(directory(tmp_path, NEVER))
-    console.print(rich_table(found))
+    console.print(*terminal(found, 100))
     text = console.file.getvalue()
     assert text.count("not reached") == 2
     assert re.search(r"Single seeds +1.00x +none", text)
@@ -371,7 +371,7 @@ def test_the_terminal_has_the_same_table_one_column_per_method(tmp_path):
     ("mean", "std", "text"),
     [
         (0.0019103, 0.000303, "0.00191 ± 0.00030"),
-        (12.3, 0.0, "12 ± 0"),
+        (12.3, 0.0, "12.3 ± 0"),
         (0.0, 0.0, "0 ± 0"),
         (0.125, None, "0.125"),
         (0.0000123, None, "1.23e-05"),

@@ -1,33 +1,40 @@
 """What the commands share: options, one sentence for what is refused, and running a comparison."""
 
+import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
-from salience.cli.progress import watch
+from salience.cli.progress import say, watch
 from salience.compare.plan import Plan, finish, start
 from salience.compare.reading import read_comparison
 from salience.compare.report.page import write_report
-from salience.compare.report.table import rich_budgets, rich_table
+from salience.compare.report.table import terminal
 from salience.compare.report.words import outcome, sentences
 from salience.errors import SalienceError
 
 __all__ = [
-    *("DataDir", "Jobs", "OneSentence", "Resume", "Seed", "Seeds", "Threads"),
-    *("list_files", "run", "say"),
+    *("INTERRUPTED", "DataDir", "Jobs", "OneSentence", "Replace", "Resume", "Seed", "Seeds"),
+    *("Threads", "interruptible", "list_files", "run", "typed"),
 ]
 
+INTERRUPTED = 130  # the status after Ctrl-C
 DataDir = Annotated[Path | None, typer.Option(help="Where the data is; by default SALIENCE_DATA.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in the directory.")]
 Jobs = Annotated[int, typer.Option(help="Processes of one thread each; seeds are distributed.")]
 Threads = Annotated[int | None, typer.Option(help="Threads for torch, with a single job.")]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 Seeds = Annotated[int, typer.Option(help="Runs per method.")]
+
+
+Replace = Annotated[bool, typer.Option("--replace", help="Start over: remove what is in it.")]
 
 
 class OneSentence(TyperGroup):
@@ -41,39 +48,66 @@ class OneSentence(TyperGroup):
             raise typer.Exit(2) from error
 
 
+def typed() -> str:
+    """The command as it was typed, without the path of the program."""
+    module = Path(sys.argv[0]).name == "__main__.py"
+    return shlex.join([*(["python", "-m"] if module else []), "salience", *sys.argv[1:]])
+
+
 def run(
-    plan: Plan, out: Path, settings: Mapping[str, Any], announcement: str = "", **options: Any
+    plan: Plan, out: Path, settings: Mapping[str, Any], about: str = "", **options: Any
 ) -> None:
     """Train with live progress, then print the table and write the report.
 
-    ``options`` are those of ``salience.compare.plan.start``.
+    ``about``: what is trained, before the plan is told. ``options`` are those of
+    ``salience.compare.plan.start``.
     """
     console = Console()
-    rows = start(plan, out, settings, **options)
-    if announcement:
-        console.print(announcement, highlight=False)
-    runs = dict.fromkeys(plan.methods, len(plan.seeds) * len(plan.shares))
-    watch(rows, runs, plan.evaluations, console)
-    finish(plan, out)
-    found = read_comparison(out)
-    console.print(rich_table(found))
-    if (budgets := rich_budgets(found)) is not None:
-        console.print(budgets)
-    console.print(f"{outcome(found)}\n", highlight=False)
-    for sentence in sentences(found):
-        console.print(sentence, highlight=False)
-    data = ("summary.json", "runs.jsonl", "hardest.json", "config.json")
-    list_files(console, [*write_report(out), *(out / name for name in data)])
+    with interruptible(out), start(plan, out, settings, **options) as rows:
+        console.print(Text(" ".join(filter(None, [about, announced(plan)]))))
+        say(console, f"Results: {out}\n")
+        runs = dict.fromkeys(plan.methods, len(plan.seeds) * len(plan.shares))
+        watch(rows, runs, plan.evaluations, console)
+        finish(plan, out)
+        found = read_comparison(out)
+        for part in terminal(found, console.width):
+            console.print(part)
+        for sentence in (f"\n{outcome(found)}\n", *sentences(found)):
+            console.print(Text(sentence))
+        data = ("summary.json", "runs.jsonl", "hardest.json", "config.json")
+        list_files(console, [*write_report(out), *(out / name for name in data)])
+
+
+def announced(plan: Plan) -> str:
+    """The plan: who, how often and how long."""
+    seeds, shares = len(plan.seeds), len(plan.shares)
+    runs = len(plan.methods) * seeds * shares
+    length = f"{plan.steps:,} steps" if plan.steps else f"{plan.seconds:g} s of training"
+    each = f"{len(plan.methods)} methods x {seeds} seed{'s' * (seeds > 1)}"
+    each += f" x {shares} budgets of at most {length}" if shares > 1 else f", {length} each"
+    return f"{runs} runs: {', '.join(plan.methods)} ({each}), side by side."
+
+
+@contextmanager
+def interruptible(out: Path) -> Iterator[None]:
+    """After Ctrl-C, say in which state things are and what to type to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        words = [word for word in shlex.split(typed()) if word not in ("--replace", "--resume")]
+        command = shlex.join([*words, "--resume"])
+        if (out / "config.json").exists():
+            text = (
+                f"interrupted; what was measured is in {out}. To continue, type:\n\n  {command}\n"
+            )
+        else:
+            text = "interrupted before anything was written"
+        print(f"\nsalience: {text}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def list_files(console: Console, files: Iterable[Path]) -> None:
     """What was written, a path a line."""
-    console.print("\nWritten:", highlight=False)
+    say(console, "\nWritten:")
     for file in files:
         say(console, f"  {file}")
-
-
-def say(to: Console, line: str) -> None:
-    """A line as it is."""
-    # soft_wrap: a path cut in two cannot be clicked or copied
-    to.print(line, highlight=False, markup=False, soft_wrap=True)

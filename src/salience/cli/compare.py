@@ -1,14 +1,13 @@
 """``salience compare``: does importance sampling pay on this task?"""
 
-import shlex
-import sys
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from salience.cli.common import DataDir, Jobs, Resume, Seed, Seeds, Threads, run
+from salience.cli.common import DataDir, Jobs, Replace, Resume, Seed, Seeds, Threads, run, typed
 from salience.cli.tasks import STEPS, TASK_NAMES, resolve
 from salience.compare.methods import METHOD_NAMES, parse_methods
 from salience.compare.plan import Plan, budgets_from, seeds_from
@@ -65,6 +64,7 @@ def compare(
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Where to write; by default runs/TASK.")] = None,
     resume: Resume = False,
+    replace: Replace = False,
     jobs: Jobs = 1,
     threads: Threads = None,
     seed: Seed = 0,
@@ -87,7 +87,13 @@ def compare(
         checkpoint_seconds=checkpoint_seconds,
         budgets=shares,
     )
-    typed = shlex.join(["salience", *sys.argv[1:]])  # without the path of the program
-    settings = {"command": typed, "task": task, "model": model, "schedule": schedule}
+    settings = {"command": typed(), "task": task, "model": model, "schedule": schedule}
+    settings |= _checksum(task)
     name = Path(task.partition(":")[0]).stem if ":" in task else task
-    run(plan, out or Path("runs") / name, settings, jobs=jobs, resume=resume)
+    run(plan, out or Path("runs") / name, settings, jobs=jobs, resume=resume, replace=replace)
+
+
+def _checksum(task: str) -> dict[str, str]:
+    """Of the file of a user's own task: what was trained with another one is not resumed."""
+    path = Path(task.rpartition(":")[0])
+    return {"task_file": sha256(path.read_bytes()).hexdigest()} if path.is_file() else {}

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from rich.table import Table
 
-from salience.cli.common import DataDir, say
+from salience.cli.common import DataDir
+from salience.cli.progress import say
 from salience.errors import DataError
 from salience.paper.data import catalogue
 from salience.paper.data.catalogue import Condition, collection, folder, inspect

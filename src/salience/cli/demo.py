@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from salience.cli.common import Seed, Seeds, run
+from salience.cli.common import Resume, Seed, Seeds, run
 from salience.compare.digits import digits_task
 from salience.compare.directory import read_config
 from salience.compare.plan import Plan, seeds_from
@@ -32,16 +32,14 @@ def demo(
     steps: Annotated[int, typer.Option(help="Steps of each run.")] = STEPS,
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("salience-demo"),
     seed: Seed = 0,
+    resume: Resume = False,
 ) -> None:
     """Train one small network with uniform and with importance sampling, and compare."""
     evaluations, first = max(1, min(EVALUATIONS, steps)), seeds_from(seed, seeds)
     plan = Plan(digits_task, METHODS, first, steps, evaluations=evaluations, threads=THREADS)
     command = f"salience demo --steps {steps} --seeds {seeds} --seed {seed}"
-    announcement = (
-        f"Training a small network on 1,437 hand-written digits with {' and '.join(METHODS)}: "
-        f"{f'{seeds} seeds' if seeds > 1 else 'one seed'} each, {steps} steps, side by side."
-    )
+    about = "Training a small network on 1,437 hand-written digits."
     # An earlier demo is replaced; any other results are refused.
     before = str((read_config(out) or {}).get("command"))
-    replace = before.startswith(("salience demo", "demo"))
-    run(plan, out, {"command": command, "task": "digits"}, announcement, replace=replace)
+    options = {"resume": resume, "replace": before.startswith("salience demo") or None}
+    run(plan, out, {"command": command, "task": "digits"}, about, **options)

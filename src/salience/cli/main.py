@@ -41,7 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         status = make_app()(given or ["--help"], prog_name="salience", standalone_mode=False)
+    except KeyboardInterrupt:
+        _refuse("interrupted", 130)
     except Exception as error:
+        if type(error).__name__ == "Abort":  # Ctrl-C, as typer and click call it
+            _refuse("interrupted", 130)
         # Usage errors, as typer and click call them; anything else is ours to see and mend.
         if not hasattr(error, "format_message"):
             raise
@@ -84,6 +88,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _refuse(sentence: str) -> NoReturn:
+def _refuse(sentence: str, status: int = 2) -> NoReturn:
     print(f"salience: {sentence}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)

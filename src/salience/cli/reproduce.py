@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from salience.cli.common import DataDir, Jobs, Resume, Threads, list_files
+from salience.cli.common import DataDir, Jobs, Resume, Threads, interruptible, list_files
 from salience.cli.progress import watch
 from salience.paper.reproduce import finish, prepare
 from salience.paper.stages import Settings
@@ -48,9 +48,10 @@ def reproduce(
 ) -> None:
     """Run what a figure or table of the paper shows, and tell which of its claims hold here."""
     settings, console = Settings(scale, model, seeds, threads, task), Console()
-    for stage in prepare(target, settings, out, data_dir=data_dir, jobs=jobs, resume=resume):
-        console.print(stage.stated, highlight=False)
-        watch(stage.rows(jobs), stage.runs, stage.evaluations, console)
-    outcome = finish(target, out, task)
+    with interruptible(out / target):
+        for stage in prepare(target, settings, out, data_dir=data_dir, jobs=jobs, resume=resume):
+            console.print(stage.stated, highlight=False)
+            watch(stage.rows(jobs), stage.runs, stage.evaluations, console)
+        outcome = finish(target, out, task)
     console.print(f"\n{outcome.paragraph}", highlight=False)
     list_files(console, outcome.files)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, final
 
 import numpy as np
@@ -25,7 +26,8 @@ from salience.compare.run import Row
 from salience.errors import ArgumentError
 
 __all__ = [
-    *("RunFile", "add_row", "begin", "environment", "finite", "read_config", "write", "write_rows"),
+    *("RunFile", "add_row", "begin", "environment", "finite", "permit", "read_config", "refusal"),
+    *("write", "write_rows"),
 ]
 
 # Made from the rows: not valid any more once a directory is begun again.
@@ -35,25 +37,24 @@ DERIVED = (
 )
 # What may differ when a directory is resumed.
 FREE = ("command", "versions", "hardware", "commit", "jobs")
+UNWRITTEN = "config.json.part"  # of a process that was killed while it wrote the very first file
 
 
 def begin(
-    directory: Path, config: Mapping[str, Any], *, resume: bool = False, replace: bool = False
+    directory: Path,
+    config: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    replace: bool | None = None,
 ) -> None:
     """Write ``config.json``; results that are already there are resumed, replaced or refused.
 
-    ``config`` holds what decides the results; ``environment`` is added to it.
+    ``config`` holds what decides the results; ``environment`` is added to it. ``replace`` None:
+    the user has no such choice.
     """
     config = {**config, **environment()}
-    before = read_config(directory)
-    if before is not None and resume:
-        _refuse_other(before, config, directory)
-    elif before is not None and not replace:
-        raise ArgumentError(
-            f"{directory} already holds results: pass --resume to continue, or choose another "
-            f"directory with --out"
-        )
-    with _refusal(directory / "config.json"):
+    permit(directory, config, resume=resume, replace=replace)
+    with refusal(directory / "config.json"):
         for name in DERIVED:
             (directory / name).unlink(missing_ok=True)
         if not resume and (directory / "state").is_dir():
@@ -61,25 +62,72 @@ def begin(
     write(directory / "config.json", config)
 
 
+def permit(
+    directory: Path,
+    config: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    replace: bool | None = None,
+) -> None:
+    """Refuse a directory whose content must not be touched; nothing is written.
+
+    ``config`` has the settings that are known so far.
+    """
+    before = read_config(directory)
+    if before is None or "salience" not in (before.get("versions") or {}):
+        _refuse_foreign(directory)
+        return
+    other = _other(before, config)
+    if resume and other:
+        raise ArgumentError(
+            f"cannot resume {directory}: it was begun with {other}; give the same options, or "
+            f"choose another directory with --out"
+        )
+    if resume or replace:
+        return
+    finished = (directory / "summary.json").exists()
+    what = "a finished comparison" if finished else "an unfinished comparison"
+    what += f" with {other}" if other else ""
+    choices = [] if finished or other else ["add --resume to continue it"]
+    choices += [] if replace is None else ["add --replace to start over"]
+    choices += ["choose another directory with --out"]
+    raise ArgumentError(f"{directory} already holds {what}: {', or '.join(choices)}")
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """What no comparison wrote stays as it is."""
+    if not directory.is_dir():
+        return
+    names = (path.name for path in directory.iterdir())
+    found = sorted(name for name in names if not name.startswith(".") and name != UNWRITTEN)
+    if found:
+        shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        raise ArgumentError(
+            f"{directory} holds files that no comparison wrote ({shown}): choose another directory "
+            f"with --out"
+        )
+
+
 def read_config(directory: Path) -> dict[str, Any] | None:
     """The configuration of what is already there; None for a new directory."""
     path = directory / "config.json"
-    if not path.exists():
+    if not path.is_file():
         return None
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ArgumentError(f"{path} is damaged ({error}): choose another --out") from error
-    return content
+    return content if isinstance(content, dict) else {}
 
 
-def _refuse_other(before: dict[str, Any], now: Mapping[str, Any], directory: Path) -> None:
+def _other(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first setting that differs: "steps 24, not 25"; empty where none does."""
     for key, value in finite(now).items():
         if key not in FREE and before.get(key, value) != value:
-            raise ArgumentError(
-                f"cannot resume {directory}: it was begun with {key} {before.get(key)!r}, not "
-                f"{value!r}; give the same options, or choose another directory with --out"
-            )
+            if key == "task_file":  # a checksum
+                return "another version of the task's file"
+            return f"{key} {before.get(key)!r}, not {value!r}"
+    return ""
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -90,7 +138,7 @@ def write(path: Path, content: str | bytes | Mapping[str, Any]) -> Path:
     if isinstance(content, Mapping):
         content = json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
     raw = content.encode() if isinstance(content, str) else content
-    with _refusal(path):
+    with refusal(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
         part.write_bytes(raw)
@@ -106,7 +154,7 @@ def write_rows(directory: Path, rows: Iterable[Row]) -> None:
 def add_row(directory: Path, row: Row) -> Row:
     """Append one evaluation to ``runs.jsonl``, for anyone who follows the training."""
     path = directory / "runs.jsonl"
-    with _refusal(path), path.open("a", encoding="utf-8") as file:
+    with refusal(path), path.open("a", encoding="utf-8") as file:
         file.write(_line(row))
     return row
 
@@ -127,7 +175,7 @@ def finite(value: Any, digits: int = 17) -> Any:
 
 
 @contextmanager
-def _refusal(path: Path) -> Iterator[None]:
+def refusal(path: Path) -> Iterator[None]:
     """A disk that does not take our files, in one sentence."""
     try:
         yield
@@ -165,7 +213,17 @@ class RunFile:
         self.state: dict[str, Any] | None = None
         self._saved = time.monotonic()
         if self.path.exists():
-            vars(self).update(torch.load(self.path, weights_only=True))
+            vars(self).update(self._read())
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = torch.load(self.path, weights_only=True)
+        except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+            why = " ".join(str(error).split())[:80] or type(error).__name__
+            raise ArgumentError(
+                f"{self.path} is damaged ({why}): delete it, and this run starts over"
+            ) from error
+        return content
 
     def age(self) -> float:
         """Seconds since it was saved or read."""
@@ -174,7 +232,7 @@ class RunFile:
     def save(self, state: dict[str, Any] | None) -> None:
         """Replace the file; ``state`` is None for a finished run."""
         content = {name: getattr(self, name) for name in self.FIELDS}
-        with _refusal(self.path):
+        with refusal(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_suffix(f".{os.getpid()}.part")
             torch.save({**content, "state": state}, part)

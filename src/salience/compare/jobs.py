@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
@@ -25,14 +28,28 @@ def train_in_processes(plan: Plan, shares: list[tuple[int, ...]], out: Path) -> 
         context.Process(target=_work, args=(plan, share, out, queue, os.getpid()))
         for share in shares
     ]
-    for worker in workers:
-        worker.start()
+    with _deaf():
+        for worker in workers:
+            worker.start()
     try:
         yield from _received(queue, workers)
     finally:
         for worker in workers:
             worker.terminate()
             worker.join()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started here do not hear Ctrl-C: the one who started them ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _received(queue: "Queue[Any]", workers: list[Any]) -> Iterator[Row]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from salience.compare import directory
 from salience.compare.budgets import summarize_all
 from salience.compare.directory import RunFile
+from salience.compare.lock import locked
 from salience.compare.measures import describe
 from salience.compare.methods import make_method
 from salience.compare.run import Row, Run, warm_up
@@ -71,6 +72,19 @@ class Plan:
             "budget": None if self.budgets is None else share,
         }
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For ``config.json``."""
+        return {
+            "methods": self.methods,
+            "seed": self.seeds[0],
+            "seeds": self.seeds,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "budgets": self.budgets,
+            "evaluations": self.evaluations,
+        }
+
     def check(self, jobs: int = 1) -> None:
         """Refuse what cannot be run before anything is trained."""
         if jobs < 1:
@@ -114,6 +128,7 @@ def seeds_from(first: int, count: int) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------ a run directory
 
 
+@contextmanager
 def start(
     plan: Plan,
     out: Path,
@@ -121,31 +136,30 @@ def start(
     *,
     jobs: int = 1,
     resume: bool = False,
-    replace: bool = False,
-) -> Iterator[Row]:
-    """Check everything, write ``config.json``, and return the rows, which are saved as they come.
+    replace: bool | None = None,
+) -> Iterator[Iterator[Row]]:
+    """Check everything, write ``config.json``, and give the rows, which are saved as they come.
 
+    Nothing is written before everything is checked, and nobody else writes to ``out`` meanwhile.
     ``settings`` are written into the configuration as they are.
     """
     plan.check(jobs)
-    task = plan.make_task()  # what cannot be made is refused before anything is written
-    with _threads(plan.threads):
-        directory.begin(out, _config(plan, task, settings, jobs), resume=resume, replace=replace)
-    directory.write_rows(out, ())
-    return (directory.add_row(out, row) for row in compare(plan, out, jobs))
+    wanted: dict[str, Any] = {"resume": resume, "replace": replace}
+    directory.permit(out, {**settings, **plan.settings}, **wanted)  # before a task that takes long
+    task = plan.make_task()
+    with locked(out):
+        with _threads(plan.threads):
+            directory.begin(out, _config(plan, task, settings, jobs), **wanted)
+        directory.write_rows(out, ())
+        yield (directory.add_row(out, row) for row in compare(plan, out, jobs))
 
 
 def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
     optimizer = task.optimizer(task.model().parameters())
     return {
         **settings,
-        "methods": plan.methods,
-        "seed": plan.seeds[0],
-        "seeds": plan.seeds,
-        "steps": plan.steps,
-        "seconds": plan.seconds,
-        "budgets": plan.budgets,
-        "evaluations": plan.evaluations,
+        **plan.settings,
+        "train_examples": len(task.train),  # type: ignore[arg-type]
         "batch_size": task.batch_size,
         "optimizer": {
             "name": type(optimizer).__name__,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from salience.compare.directory import RunFile
+from salience.compare.lock import locked
 from salience.compare.plan import Plan, compare
 from salience.compare.run import Row
 from salience.errors import ArgumentError
@@ -96,8 +97,9 @@ class Stage:
     def rows(self, jobs: int = 1) -> Iterator[Row]:
         """Train what is not trained yet; rows have the labels as their methods."""
         labels = {spec: label for label, spec in self.study.methods.items()}
-        for row in compare(self.plan, self.directory, jobs):
-            yield {**row, "method": labels[row["method"]]}
+        with locked(self.directory):
+            for row in compare(self.plan, self.directory, jobs):
+                yield {**row, "method": labels[row["method"]]}
 
     def traces(self) -> dict[str, list[Trace]]:
         """The finished runs by label, seeds in order."""

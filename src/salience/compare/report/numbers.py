@@ -6,7 +6,7 @@ from salience.compare.budgets import SameError
 from salience.compare.paired import Paired
 from salience.compare.summary import Spread
 
-__all__ = ["difference", "loss", "percent", "ratio", "same_error", "spread"]
+__all__ = ["difference", "duration", "loss", "percent", "ratio", "same_error", "spread"]
 
 
 def loss(value: float) -> str:
@@ -22,6 +22,17 @@ def percent(value: float, digits: int = 0) -> str:
 def ratio(value: float | None) -> str:
     """Times the baseline; words where the target was not reached."""
     return "not reached" if value is None else f"{value:.2f}x"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 0.4 s, 45 s, 3 min, 2 h 10 min."""
+    if seconds < 90:
+        return f"{seconds:.1g} s" if 0 < seconds < 1 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 and rest else f"{round(minutes / 60)} h"
 
 
 def difference(value: Paired, percent: bool = False) -> str:
@@ -61,6 +72,7 @@ def spread(value: Spread, percent: bool = False) -> str:
         return "not finite"
     if value["std"] is None:
         return loss(mean) + unit
-    shown = std if std > 0 else mean
-    digits = max(0, 1 - math.floor(math.log10(shown))) if shown > 0 else 0
+    if std == 0:
+        return f"{loss(mean)} ± 0{unit}"
+    digits = max(0, 1 - math.floor(math.log10(std)))
     return f"{mean:.{digits}f} ± {std:.{digits}f}{unit}"

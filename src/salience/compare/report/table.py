@@ -9,10 +9,11 @@ from salience.compare.summary import MethodSummary, ended_at
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     *("budget_cells", "budget_columns", "budget_note", "cells", "columns", "note"),
-    *("rich_budgets", "rich_table"),
+    "terminal",
 ]
 
 DIFFERENCE = "Difference in equal time"
@@ -149,31 +150,74 @@ def budget_note(found: Comparison) -> str:
 
 # --------------------------------------------------------------------------------------- terminal
 
+NAME = 20  # characters of a method's name in a line of its column head
 
-def rich_budgets(found: Comparison) -> "Table | None":
-    """The table of budgets for the terminal; None where there are none."""
+
+def terminal(found: Comparison, width: int) -> list["Table | Text"]:
+    """The table, and that of budgets, with their notes, for a terminal or a log of this width.
+
+    One column per method. Where not all of them fit, further tables follow, each with the baseline.
+    """
+    from rich.text import Text
+
+    shown: list[Table | Text] = [*_tables(columns(found), cells(found), width), Text(note(found))]
+    if found.budgets is not None:
+        budgets = _tables(budget_columns(found.budgets), budget_cells(found.budgets), width)
+        shown += [*budgets, Text(budget_note(found))]
+    return shown
+
+
+# Where a cell may be broken: the fewer places, the better, unless it takes more tables.
+PARTS = {"; ": "\n", " (": "\n("}
+BREAKS = (PARTS, PARTS | {" to ": "\nto "}, PARTS | {" to ": "\nto ", " ± ": "\n± "})
+
+
+def _tables(head: list[str], lines: list[list[str]], width: int) -> list["Table"]:
+    """``lines`` as columns, in as few tables as possible."""
+    layouts = [_layout(head, lines, width, breaks) for breaks in BREAKS]
+    return min(layouts, key=len)
+
+
+def _layout(
+    head: list[str], lines: list[list[str]], width: int, breaks: dict[str, str]
+) -> list["Table"]:
+    """Side by side as many as fit, the first one in every table."""
+    base, *others = ([_broken(cell, breaks) for cell in line] for line in lines)
+    tables, group = [], [base]
+    for line in others:
+        if len(group) > 1 and _wide(_table(head, [*group, line])) > width:
+            tables.append(_table(head, group))
+            group = [base]
+        group.append(line)
+    return [*tables, _table(head, group)]
+
+
+def _broken(cell: str, breaks: dict[str, str]) -> str:
+    for at, broken in breaks.items():
+        cell = cell.replace(at, broken)
+    return cell
+
+
+def _table(head: list[str], lines: list[list[str]]) -> "Table":
+    """Labels to the left, a column per line, as wide as its content."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    if found.budgets is None:
-        return None
-    table = Table(box=box.SIMPLE_HEAD, caption=budget_note(found), caption_justify="left")
-    for place, column in enumerate(budget_columns(found.budgets)):
-        table.add_column(column, justify="right" if place else "left", overflow="fold")
-    for line in budget_cells(found.budgets):
-        table.add_row(*(cell.replace("; ", "\n") for cell in line))
-    return table
-
-
-def rich_table(found: Comparison) -> "Table":
-    """For the terminal: one column per method."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, caption=note(found), caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("", no_wrap=True)
-    for name in found.summary["methods"]:
-        table.add_column(name, justify="right", overflow="fold")
-    for row in [*zip(columns(found), *cells(found), strict=True)][1:]:
-        table.add_row(*row)
+    for name, *content in lines:
+        widest = max(len(part) for cell in content for part in cell.split("\n"))
+        width = max(widest, min(len(name), NAME))
+        table.add_column(Text(name), justify="right", overflow="fold", width=width)
+    for label, *row in [*zip(head, *lines, strict=True)][1:]:
+        table.add_row(Text(label), *map(Text, row))
     return table
+
+
+def _wide(table: "Table") -> int:
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(width=10_000)
+    return Measurement.get(console, console.options, table).maximum
