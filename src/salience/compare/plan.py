@@ -5,7 +5,7 @@ produced them. ``runs.jsonl`` is written from those files in the end, in the ord
 seeds, so an interrupted comparison ends with the same rows as an uninterrupted one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -151,7 +151,11 @@ def start(
         with _threads(plan.threads):
             directory.begin(out, _config(plan, task, settings, jobs), **wanted)
         directory.write_rows(out, ())
-        yield (directory.add_row(out, row) for row in compare(plan, out, jobs))
+        going = compare(plan, out, jobs)
+        try:
+            yield (directory.add_row(out, row) for row in going)
+        finally:
+            going.close()  # now, while nobody else may write
 
 
 def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
@@ -213,7 +217,7 @@ def _shown(task: Task, index: int) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------- training
 
 
-def compare(plan: Plan, out: Path, jobs: int = 1) -> Iterator[Row]:
+def compare(plan: Plan, out: Path, jobs: int = 1) -> Generator[Row, None, None]:
     """Run the plan, or what remains of it, and yield each row as it is measured.
 
     One process advances all runs together, block by block. With more ``jobs``, seeds are
@@ -273,11 +277,21 @@ def _train_within(
         if (state := files[key].state) is not None:
             run.load_state_dict(state)
             files[key].state = None  # it may be large
-    for block in range(plan.evaluations + 1):
-        for key in todo if block % 2 == 0 else reversed(todo):
-            if len(files[key].rows) <= block:
-                runs[key].advance_to(block / plan.evaluations)
-                yield _record(runs[key], files[key], plan)
+    busy = None  # in the middle of training or evaluation
+    try:
+        for block in range(plan.evaluations + 1):
+            for key in todo if block % 2 == 0 else reversed(todo):
+                if len(files[key].rows) <= block:
+                    busy = key
+                    runs[key].advance_to(block / plan.evaluations)
+                    row = _record(runs[key], files[key], plan)
+                    busy = None
+                    yield row
+    except (KeyboardInterrupt, GeneratorExit):  # a user who stops here loses no more than one block
+        for key, run in runs.items():
+            if key != busy and not files[key].finished:
+                files[key].save(run.state_dict())
+        raise
 
 
 def _record(run: Run, file: RunFile, plan: Plan) -> Row:
