@@ -8,7 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Draw"]
+from salience import saved
+
+__all__ = ["CERTAIN", "Draw"]
+
+CERTAIN = 1 + 1e-6  # a probability of 1, with what rounding may add
 
 
 @final
@@ -67,21 +71,24 @@ class Draw:
         return dict(zip((f.name for f in fields(Draw)), own._values(), strict=True))
 
     @staticmethod
-    def from_state(state: dict[str, Any]) -> "Draw":
-        """The draw that ``state_dict`` was taken of."""
-        draw = Draw(**{f.name: state[f.name] for f in fields(Draw)}).map(torch.clone)
-        check_lengths([v for v in draw._values() if isinstance(v, Tensor)])
-        return draw
+    def from_state(state: dict[str, Any], n: int | None = None) -> "Draw":
+        """The draw that ``state_dict`` was taken of, from ``n`` examples; ValueError: damaged."""
+        at = saved.indices(state["indices"], n)
+        counts, rows = state["counts"], len(at)
+        return Draw(
+            saved.whole(state["number"]),
+            at,
+            saved.floats(state["weights"], rows, 0),
+            saved.floats(state["probabilities"], rows, 0, CERTAIN),
+            saved.floats(state["scores"], rows),
+            saved.whole(state["pool"], 1),
+            None if counts is None else saved.floats(counts, rows, 1, saved.LIMIT),
+            bool(state["uniform"]),
+            saved.at_least_zero(state["scale"]),
+        ).map(torch.clone)
 
     def _values(self) -> list[Any]:
         return [getattr(self, f.name) for f in fields(Draw)]
-
-
-def check_lengths(parts: list[Tensor]) -> None:
-    """Tensors of a saved state that belong together are as long as each other."""
-    lengths = [len(part) for part in parts]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"lengths differ: {lengths}")
 
 
 def share(counts: Tensor) -> Tensor:

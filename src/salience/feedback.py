@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from salience import functional
-from salience.draw import Draw, check_lengths
+from salience import functional, saved
+from salience.draw import Draw
 from salience.errors import LossError, UsageError
 
 __all__ = ["Feedback", "Seen", "Window", "bad_losses", "per_example", "refuse_bad", "weighted_mean"]
@@ -205,10 +205,10 @@ class Seen(NamedTuple):
         return self.draw.state_dict(), self.losses.clone()
 
     @staticmethod
-    def from_state(draw: Any, losses: Tensor) -> "Seen":
-        found = Draw.from_state(draw)
-        check_lengths([found.indices, losses])
-        return Seen(found, losses.clone())
+    def from_state(draw: Any, losses: Tensor, n: int | None = None) -> "Seen":
+        found = Draw.from_state(draw, n)
+        # Not looked at yet: bad losses among them are reported when they are taken.
+        return Seen(found, saved.floats(losses, len(found), unknown=True).float().clone())
 
 
 class Arrived(NamedTuple):
@@ -233,11 +233,14 @@ class Arrived(NamedTuple):
         return own if self.seen is None else (*own, self.seen.state())
 
     @staticmethod
-    def from_state(draw: Any, losses: Tensor, means: Any, seen: Any = None) -> "Arrived":
-        """What ``state`` was taken of."""
-        found = Seen.from_state(draw, losses)
-        every = None if seen is None else Seen.from_state(*seen)
-        return Arrived(*found, None if means is None else Means(*means), every)
+    def from_state(
+        draw: Any, losses: Tensor, means: Any, seen: Any = None, *, n: int | None = None
+    ) -> "Arrived":
+        """What ``state`` was taken of, with ``n`` examples; ValueError: it is damaged."""
+        found = Seen.from_state(draw, losses, n)
+        every = None if seen is None else Seen.from_state(seen[0], seen[1], n)
+        known = None if means is None else Means(*map(saved.at_least_zero, means))
+        return Arrived(*found, known, every)
 
 
 class Arriving(Protocol):
@@ -539,9 +542,9 @@ class Feedback:
         self._late = deque(late)
 
     @staticmethod
-    def read_state(state: list[Any]) -> list[Arrived]:
+    def read_state(state: list[Any], n: int | None = None) -> list[Arrived]:
         """The draws and losses of a ``state_dict``; nothing is changed yet."""
-        return [Arrived.from_state(*each) for each in state]
+        return [Arrived.from_state(*each, n=n) for each in state]
 
 
 # ------------------------------------------------------------------------------------- metrics

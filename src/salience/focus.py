@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from salience import functional
+from salience import functional, saved
 from salience.draw import Draw
 from salience.errors import ArgumentError
 from salience.smoothing import RunningMean
@@ -94,7 +94,8 @@ class Ordered:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._wrong.load_state_dict(state["wrong"])
-        self.tell(state["told"])
+        told = state["told"]
+        self.tell(None if told is None else saved.number(told))
 
 
 @final
@@ -172,7 +173,7 @@ class Closeness:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._mean is not None:
-            self._mean.copy_(_same_size(state["mean"], len(self._mean)))
+            self._mean.copy_(saved.floats(state["mean"], len(self._mean), 0, 1, unknown=True))
         self._there = None
 
 
@@ -180,12 +181,6 @@ def _checked_decay(decay: float) -> float:
     if not 0 <= decay < 1:
         raise ArgumentError(f"decay must be in [0, 1); got {decay}")
     return float(decay)
-
-
-def _same_size(mean: Tensor, n: int) -> Tensor:
-    if mean.shape != (n,):
-        raise ValueError(f"means of shape {list(mean.shape)} for {n} examples")
-    return mean
 
 
 NAMES = {"ordered": Ordered, "closeness": Closeness}

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from salience import saved
 from salience.assembly import Parts
 from salience.draw import Draw
 from salience.feedback import Arrived, Means, Seen, Window, bad_losses, refuse_bad
@@ -175,7 +176,7 @@ class Learning:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._backlog, self._unwritten, self.window = [], [], Window()
-        self.step, self.skipped = int(state["step"]), int(state["skipped"])
+        self.step, self.skipped = saved.whole(state["step"]), saved.whole(state["skipped"])
         self._mean_loss.load_state_dict(state["mean_loss"])
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
+from salience import saved
 from salience.arguments import BadLoss
 from salience.batches.fetching import Fetched, Requests, Seeded
 from salience.batches.labels import find_labels
@@ -620,10 +621,8 @@ class ImportanceLoader:
             )
         own = state["loader"]
         try:
-            late = self._feedback.read_state(own["late"])
-            pools = [pool.clone() for pool in own["pools"]]
-            epoch, done, steps = int(own["epoch"]), int(own["done"]), own["steps"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            late, pools, epoch, done, steps = self._read(own)
+        except Exception as error:
             raise StateError(f"the state is damaged ({error!r}): nothing was loaded") from error
         self._sampler.load_own_state(state)
         self._feedback.load(late)
@@ -631,6 +630,16 @@ class ImportanceLoader:
         self.epoch, self._exhausted = epoch, False
         self._handed = self._begun = done
         self._steps, self._iteration = steps, None
+
+    def _read(self, own: dict[str, Any]) -> tuple[Any, list[Tensor], int, int, int | None]:
+        """What a state says about the loader itself; nothing is changed yet."""
+        n, steps = self._sampler.n, own["steps"]
+        if (steps is None) != (self._steps is None):
+            raise ValueError(f"steps {steps!r}")
+        done = saved.whole(own["done"], 0, saved.LIMIT if steps is None else saved.whole(steps))
+        late = self._feedback.read_state(own["late"], n)
+        pools = [saved.indices(pool, n).clone() for pool in own["pools"]]
+        return late, pools, saved.whole(own["epoch"]), done, steps
 
 
 @outside_graphs

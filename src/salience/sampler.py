@@ -11,6 +11,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
+from salience import saved
 from salience.arguments import (
     BadLoss,
     as_reference,
@@ -712,7 +713,7 @@ class ImportanceSampler:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._arriving = deque()
-        self._number = int(state["number"])
+        self._number = saved.whole(state["number"])
         self._learning.load_state_dict(state)
         if state["rng"] is None:  # from other ranks
             self._generator.manual_seed(self._recipe.seed_of(self.ranks, self._number))
@@ -728,7 +729,7 @@ class ImportanceSampler:
             self.source.refresh()
         elif self.source is not None:
             self.source.load_state_dict(state["source"])
-        draws = [Draw.from_state(parts) for parts in state["outstanding"]]
+        draws = [Draw.from_state(parts, self._parts.examples) for parts in state["outstanding"]]
         self.outstanding = {draw.number: draw for draw in draws}
 
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol, final, runtime_checkable
 
 from torch import Tensor
 
+from salience import saved
 from salience.errors import ArgumentError
 
 __all__ = ["Adaptive", "Constant", "Fading", "RunningMean", "Smoothing", "make_smoothing"]
@@ -45,7 +46,8 @@ class RunningMean:
         return {"sum": self._sum, "mass": self._mass}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._sum, self._mass = float(state["sum"]), float(state["mass"])
+        total, mass = saved.at_least_zero(state["sum"]), saved.number(state["mass"], 0, 1)
+        self._sum, self._mass = total, mass
 
 
 @runtime_checkable
@@ -171,7 +173,7 @@ class Fading:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._mean.load_state_dict(state)
-        self._start, self._steps = float(state["start"]), int(state["steps"])
+        self._start, self._steps = saved.at_least_zero(state["start"]), saved.whole(state["steps"])
 
 
 def make_smoothing(smoothing: float | str | Smoothing) -> Smoothing:

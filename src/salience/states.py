@@ -26,7 +26,9 @@ def check_state(state: Any, settings: dict[str, Any], ranks: Ranks, batch_size: 
             f"this is the state of a rank that shares the memory of rank {rank}, which has "
             f"all of it: load what state_dict() returned on rank {rank}"
         )
-    saved = state.get("settings", {})
+    saved = state.get("settings")
+    if not isinstance(saved, dict):
+        raise StateError(f"the state is damaged (settings {saved!r}): nothing was loaded")
     many = f" ({batch_size} on each of {ranks.world} ranks)" if ranks.world > 1 else ""
     for what, value in settings.items():
         if saved.get(what) != value:

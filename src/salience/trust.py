@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 
-from salience import functional
+from salience import functional, saved
 from salience.scores import Score, Unit
 
 __all__ = ["Begun", "Discounted", "Judged", "Trust", "judge", "suspects"]
@@ -119,8 +119,11 @@ class Trust:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.active = bool(state["active"])
-        self._limit, self._share = float(state["limit"]), float(state["share"])
-        self._typical = state["typical"].clone()
+        self._limit, self._share = saved.number(state["limit"]), saved.number(state["share"], 0, 1)
+        typical = saved.floats(state["typical"], least=0)
+        if not len(typical):
+            raise ValueError("no typical losses")
+        self._typical = typical.double().clone()
 
 
 @final

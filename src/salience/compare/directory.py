@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, final
 
 import numpy as np
@@ -35,6 +34,8 @@ DERIVED = (
     *("summary.json", "hardest.json", "report.html", "report.md"),
     *("curves.png", "test.png", "cost.png", "budgets.png"),
 )
+# What ``RunFile`` keeps beside the state of a run.
+FIELDS = {"rows": list, "observed": list, "curves": list, "hardest": list, "finished": bool}
 # What may differ when a directory is resumed.
 FREE = ("command", "versions", "hardware", "commit", "jobs")
 UNWRITTEN = "config.json.part"  # of a process that was killed while it wrote the very first file
@@ -115,7 +116,7 @@ def read_config(directory: Path) -> dict[str, Any] | None:
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} is damaged ({error}): choose another --out") from error
     return content if isinstance(content, dict) else {}
 
@@ -199,8 +200,6 @@ class RunFile:
     each evaluation, ``hardest`` the examples with the largest losses at the end.
     """
 
-    FIELDS = ("rows", "observed", "curves", "hardest", "finished")
-
     def __init__(self, directory: Path, method: str, seed: int, budget: float = 1.0) -> None:
         plain = re.sub(r"[^\w=.-]+", "_", method)
         part = "" if budget == 1 else f"@{budget:g}"
@@ -213,17 +212,23 @@ class RunFile:
         self.state: dict[str, Any] | None = None
         self._saved = time.monotonic()
         if self.path.exists():
-            vars(self).update(self._read())
+            self._read()
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> None:
+        """All of it, or an error that says what to do."""
         try:
-            content: dict[str, Any] = torch.load(self.path, weights_only=True)
-        except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+            content = torch.load(self.path, weights_only=True)
+            for name, kind in FIELDS.items():
+                if not isinstance(content[name], kind):
+                    raise TypeError(f"{name} is a {type(content[name]).__name__}")
+            if not isinstance(content["state"], dict | None):
+                raise TypeError(f"state is a {type(content['state']).__name__}")
+        except Exception as error:  # torch's own are of many kinds
             why = " ".join(str(error).split())[:80] or type(error).__name__
             raise ArgumentError(
                 f"{self.path} is damaged ({why}): delete it, and this run starts over"
             ) from error
-        return content
+        vars(self).update({name: content[name] for name in (*FIELDS, "state")})
 
     def age(self) -> float:
         """Seconds since it was saved or read."""
@@ -231,7 +236,7 @@ class RunFile:
 
     def save(self, state: dict[str, Any] | None) -> None:
         """Replace the file; ``state`` is None for a finished run."""
-        content = {name: getattr(self, name) for name in self.FIELDS}
+        content = {name: getattr(self, name) for name in FIELDS}
         with refusal(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_suffix(f".{os.getpid()}.part")

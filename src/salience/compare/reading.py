@@ -21,6 +21,7 @@ from salience.errors import ArgumentError, SalienceError
 __all__ = ["Comparison", "Example", "read_comparison"]
 
 MOST_CHANNELS = 4
+MOST_STEPS = 2**53
 # What reading a file raises that is not what we wrote.
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
@@ -72,9 +73,10 @@ def read_comparison(directory: Path) -> Comparison:
         for row in rows:
             _ = cast(dict[str, Any], row)[primary]  # all methods are tested alike
     tested = (rows[0]["method"], primary, measures[primary].better)
-    budgets = sweep(rows, *tested) if len(budgets_of(rows)) > 1 else None
-    rows = longest(rows)
-    summary = summarize(rows, *tested)
+    with _readable(directory / "runs.jsonl"):
+        budgets = sweep(rows, *tested) if len(budgets_of(rows)) > 1 else None
+        rows = longest(rows)
+        summary = summarize(rows, *tested)
     finished = (directory / "summary.json").exists()
     if not finished:
         summary = _open(summary)
@@ -144,6 +146,8 @@ def _row(line: str, number: int) -> Row:
             name for name in row if name == "budget" or name.startswith(("test_", "validation_"))
         ]
         row |= {name: _number(row[name]) for name in (*measures, *others)}
+        if not (0 <= row["step"] <= MOST_STEPS and 0 < row.get("budget", 1.0) < math.inf):
+            raise ValueError(f"step {row['step']:.3g}, budget {row.get('budget', 1.0)}")
     except DAMAGE as error:
         raise ValueError(f"line {number}: {_why(error)}") from error
     return cast(Row, row)

@@ -5,6 +5,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from salience import saved
 from salience.batches.labels import narrow
 from salience.errors import ArgumentError
 from salience.scores.protocol import Unit
@@ -15,6 +16,7 @@ LENGTH = 10  # remembered losses per example
 HIDDEN = 32  # of the LSTM, and of the class embedding
 EAGER = 128  # updates at the beginning, each of which trains the model
 EVERY = 8  # from then on only one in so many does
+LARGEST = torch.finfo(torch.float32).max
 
 
 @final
@@ -196,11 +198,32 @@ class Approx:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._record.losses.copy_(state["losses"])
-        self._record.counts.copy_(state["counts"])
-        self._next, self._updates = state["next"], state["updates"]
+        losses = saved.floats(state["losses"], least=0, most=LARGEST, shape=(self._n, LENGTH))
+        counts = saved.indices(state["counts"], LENGTH + 1, self._n, torch.uint8)
+        self._next = saved.whole(state["next"], 0, self._n - 1)
+        self._updates = saved.whole(state["updates"])
+        self._record.losses.copy_(losses)
+        self._record.counts.copy_(counts)
+        for name, value in self._model.state_dict().items():
+            saved.floats(state["model"][name], shape=tuple(value.shape))
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(_copied(state["optimizer"]))
+        self._load_optimizer(state["optimizer"]["state"])
+
+    def _load_optimizer(self, moments: dict[int, dict[str, Any]]) -> None:
+        """What it has learned; its settings are this one's own."""
+        shapes = [tuple(parameter.shape) for parameter in self._model.parameters()]
+        if moments and sorted(moments) != list(range(len(shapes))):
+            raise ValueError(f"moments of parameters {sorted(moments)}")
+        kept = {}
+        for place, own in moments.items():
+            shape = shapes[place]
+            kept[place] = {
+                "step": saved.floats(own["step"], least=0, shape=()).clone(),
+                "exp_avg": saved.floats(own["exp_avg"], shape=shape).clone(),
+                "exp_avg_sq": saved.floats(own["exp_avg_sq"], least=0, shape=shape).clone(),
+            }
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
 
 def _copied(tree: Any) -> Any:

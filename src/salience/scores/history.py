@@ -6,10 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from salience import saved
 from salience.memory import PRIVATE, Storage
 from salience.scores.protocol import Unit
 
 __all__ = ["History"]
+
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @final
@@ -56,7 +59,7 @@ class History:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         mean = state["mean"]
+        if mean is not None or self._storage.writable:
+            mean = saved.floats(mean, len(self._mean), 0, LARGEST, unknown=True)
         if self._storage.writable:
             self._mean[:] = mean.numpy()
-        elif mean is not None and mean.shape != self._mean.shape:
-            raise ValueError(f"means of shape {list(mean.shape)} for {len(self._mean)} examples")

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, final, get_args
 import torch
 from torch import Tensor
 
-from salience import functional
+from salience import functional, saved
 from salience.draw import Draw
 from salience.recency import Recency
 from salience.scores import Score
@@ -257,9 +257,9 @@ class AutoSource:
         if state["mode"] not in get_args(Mode):
             raise ValueError(f"mode {state['mode']!r}")
         self.mode, self._told = state["mode"], bool(state["told"])
-        self._first = int(state["first"])
+        self._first = saved.whole(state["first"], 1, self._n)
         lowest, worse = state["validation"]
-        self._lowest, self._worse = float(lowest), int(worse)
+        self._lowest, self._worse = saved.number(lowest), saved.whole(worse)
         if self._trust is not None:
             self._trust.load_state_dict(state["trust"])
         self._use_rule()

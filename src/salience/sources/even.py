@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from salience import functional
+from salience import functional, saved
 from salience.draw import Draw
 from salience.functional import Scheme
 from salience.scores import Score
@@ -20,6 +20,7 @@ __all__ = ["EvenIntervals"]
 
 SLICE = 32768  # examples whose visits are planned at a time
 SWEEPS = 4  # of the dataset per N visits, at most
+CREDIT = 4.0  # visits: more than anybody can have left, with any jitter
 
 
 @final
@@ -153,9 +154,9 @@ class EvenIntervals:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._passes.load_state_dict(state["passes"])
         if state["credit"] is not None:
-            self._credit[:] = state["credit"].numpy()
-        self._fresh = int(state["fresh"])
-        self._queue.load_state_dict(state["queue"])
+            self._credit[:] = saved.floats(state["credit"], self._n, -CREDIT, CREDIT).numpy()
+        self._fresh = saved.whole(state["fresh"], -self._n, self._n)
+        self._queue.load_state_dict(state["queue"], self._n)
 
 
 def _repeated(counts: NDArray[np.int64]) -> NDArray[np.int64]:

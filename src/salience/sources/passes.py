@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from salience import saved
 from salience.batches.labels import narrow
 from salience.errors import ArgumentError
 from salience.sources.permutation import ROUNDS, Ints, Permutation, scramble
@@ -16,6 +17,7 @@ from salience.sources.permutation import ROUNDS, Ints, Permutation, scramble
 __all__ = ["Passes", "Strata", "by_frequency"]
 
 BATCHES = 32  # of a stratified pass, computed at a time
+KEYS = 2**62
 
 
 class Order(Protocol):
@@ -70,7 +72,7 @@ class Passes:
         self._at = self.size
 
     def _begin(self) -> None:
-        key = torch.randint(2**62, (1,), generator=self._generator, device="cpu")
+        key = torch.randint(KEYS, (1,), generator=self._generator, device="cpu")
         self._key, self._at, self._order = int(key), 0, None
         self.size = self.n
 
@@ -85,10 +87,12 @@ class Passes:
         return {"key": self._key, "at": self._at, "size": self.size, "strata": sizes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._key, self._at, self._order = int(state["key"]), int(state["at"]), None
-        self.size, sizes = int(state["size"]), list(state["strata"])
+        self.size = saved.whole(state["size"], 1, self.n)
+        self._key, self._order = saved.whole(state["key"], 0, KEYS - 1), None
+        self._at = saved.whole(state["at"], 0, self.size)
+        sizes = [saved.whole(size, 1) for size in state["strata"]]
         if self._strata is not None:
-            self._strata.load_sizes(sizes)
+            self._strata.load_sizes(sizes, self.size)
 
 
 @final
@@ -111,12 +115,13 @@ class Strata:
         self._classes = narrow(classes)
         self.sizes.append(len(classes))
 
-    def load_sizes(self, sizes: list[int]) -> None:
-        """Order the examples as if they had come in these steps."""
-        if sizes[-1] != len(self._classes):
-            raise ValueError(f"strata of {sizes[-1]} examples for {len(self._classes)}")
+    def load_sizes(self, sizes: list[int], size: int) -> None:
+        """Order the examples as if they had come in these steps, of which ``size`` is one."""
+        if sizes[-1:] != [len(self._classes)] or size not in sizes or sizes != sorted(sizes):
+            steps = ", ".join(str(each) for each in sizes)
+            raise ValueError(f"strata of {steps} examples for {len(self._classes)}")
         if sizes != self.sizes:
-            self.sizes = [int(size) for size in sizes]
+            self.sizes = sizes
             self._sorted = self._sorted[:0]  # to be sorted anew
 
     def order(self, n: int, key: int) -> "StratifiedOrder":

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from salience import functional
+from salience import functional, saved
 from salience.draw import Draw, share
 from salience.functional import Scheme
 from salience.scores import Score
@@ -94,4 +94,4 @@ class Pool:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._passes.load_state_dict(state)
-        self._initial = float(state["initial"])
+        self._initial = saved.at_least_zero(state["initial"])

@@ -5,7 +5,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from salience.draw import Draw, check_lengths
+from salience import saved
+from salience.draw import CERTAIN, Draw
 
 __all__ = ["Queue"]
 
@@ -45,6 +46,21 @@ class Queue:
     def state_dict(self) -> list[Any]:
         return [part[self._at :].clone() for part in self._parts]
 
-    def load_state_dict(self, state: list[Any]) -> None:
-        check_lengths(state)
-        self._parts, self._at = [part.clone() for part in state], 0
+    def load_state_dict(self, state: list[Any], n: int) -> None:
+        """``n``: the number of examples."""
+        self._parts, self._at = [part.clone() for part in _checked(state, n)], 0
+
+
+def _checked(state: list[Any], n: int) -> list[Tensor]:
+    if not isinstance(state, list) or len(state) not in (0, 4):
+        raise ValueError("a queue has four parts, or none")
+    if not state:
+        return []
+    at = saved.indices(state[0], n)
+    weights, p, scores = state[1:]
+    return [
+        at,
+        saved.floats(weights, len(at), 0),
+        saved.floats(p, len(at), 0, CERTAIN),
+        saved.floats(scores, len(at)),
+    ]

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from salience import functional
+from salience import functional, saved
 from salience.draw import Draw
 from salience.functional import Scheme
 from salience.memory import PRIVATE, Storage
@@ -27,6 +27,7 @@ PART = 8  # of a pass: such a draw is at most one in so many
 FOUND = 1024  # points that are looked up at a time, so that no step has to wait for all of a draw
 
 _SCORE, _UNKNOWN = 0, 1  # columns of the tree
+FINITE = float(np.finfo(np.float32).max)  # scores are no larger
 
 
 class Line(NamedTuple):
@@ -255,14 +256,15 @@ class WholeDataset:
         return torch.from_numpy(scores)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved = state["scores"]
-        if saved is not None and saved.shape != (self._tree.n,):
-            raise ValueError(f"scores of shape {list(saved.shape)} for {self._tree.n} examples")
+        scores, n = state["scores"], self._tree.n
+        if scores is not None:
+            scores = saved.floats(scores, n, 0, FINITE, unknown=True)
         if self._writes:
-            self._changed = [indices.clone() for indices in state["changed"]]
+            changed = [saved.indices(part, n).clone() for part in state["changed"]]
+            self._changed = [part for part in changed if len(part)]
             self._behind = sum(map(len, self._changed))
-            self._fill(lambda part: (saved[part].nan_to_num(nan=0.0), saved[part].isnan()))
+            self._fill(lambda part: (scores[part].nan_to_num(nan=0.0), scores[part].isnan()))
             # Of its own time: not the most that is there now.
-            self._initial = float(state["initial"])
+            self._initial = saved.at_least_zero(state["initial"])
         self._line = None
-        self._queue.load_state_dict(state["queue"])
+        self._queue.load_state_dict(state["queue"], n)

@@ -44,7 +44,8 @@ def read_idx(path: Path) -> Tensor:
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise DataError(f"{path} cannot be read as gzipped IDX: {error}") from error
     start = 4 + 4 * dimensions
-    if zeros or kind != BYTES or len(content) - start != math.prod(shape):
+    # Without numbers torch refuses the file's memory, and no data set is without any.
+    if zeros or kind != BYTES or not shape or not 0 < math.prod(shape) == len(content) - start:
         raise DataError(f"{path} is not IDX: its header does not fit its {len(content)} bytes")
     # A bytearray, because torch warns of memory that it may not write to.
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=start).view(shape)

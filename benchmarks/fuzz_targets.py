@@ -1,0 +1,489 @@
+"""What is fuzzed: every reader of files, and every state that is loaded.
+
+A target makes inputs and runs one. What a reader refuses it refuses with a ``SalienceError``;
+everything else that comes out of ``run`` is a failure. What it takes is used: rows are summed up,
+states are drawn from.
+"""
+
+import gzip
+import io
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import torch
+from fuzz_inputs import applied, edit_of, gzipped, mutated, mutated_json, stored_zip
+from torch.utils.data import TensorDataset
+
+from salience import ImportanceLoader, ImportanceSampler, checkpoint
+from salience.checkpoint import archive
+from salience.compare import directory, reading
+from salience.errors import SalienceError
+from salience.paper.data.cifar10 import read_records
+from salience.paper.data.mnist import read_idx
+from salience.paper.data.ptb import Words, read_sentences
+
+__all__ = ["TARGETS", "Target"]
+
+N, BATCH = 12, 4  # examples of the states
+CORPUS = 256  # inputs that are kept beside the seeds, each with an outcome of its own
+SHM = "/dev/shm" if os.path.isdir("/dev/shm") else None  # files that never reach a disk
+
+
+class Target(Protocol):
+    """Makes inputs (bytes, or plain values) and runs them."""
+
+    def make(self, rng: Random) -> Any:
+        """The next input."""
+        ...
+
+    def run(self, given: Any) -> None:
+        """Raises ``SalienceError`` for what is refused."""
+        ...
+
+    def keep(self, given: Any) -> None:
+        """An input whose outcome was new: others are made from it."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------- bytes
+
+
+class Bytes:
+    """Files as bytes: changed bytes and, where there is a ``wrapped`` form, changed content."""
+
+    def __init__(
+        self,
+        read: Callable[[bytes], None],
+        seeds: list[bytes],
+        words: tuple[bytes, ...] = (b"\n",),
+        structured: Callable[[Random, bytes], bytes] | None = None,
+    ) -> None:
+        self._read, self._seeds, self._words = read, list(seeds), words
+        self._structured, self._first = structured, len(seeds)
+
+    def make(self, rng: Random) -> bytes:
+        seed = rng.choice(self._seeds)
+        if self._structured is not None and rng.random() < 0.6:
+            try:
+                return self._structured(rng, rng.choice(self._seeds[: self._first]))
+            except (ValueError, RecursionError, OverflowError):
+                pass  # a value that the writer itself does not take
+        return mutated(rng, seed, rng.choice(self._seeds), self._words)
+
+    def run(self, given: bytes) -> None:
+        self._read(given)
+
+    def keep(self, given: bytes) -> None:
+        if len(self._seeds) < self._first + CORPUS:
+            self._seeds.append(given)
+
+
+class Held:
+    """A file in memory, with the part of ``pathlib.Path`` that readers use."""
+
+    def __init__(self, name: str, content: bytes | None) -> None:
+        self.name, self._content = name, content
+
+    def __str__(self) -> str:
+        return self.name
+
+    def exists(self) -> bool:
+        return self._content is not None
+
+    def with_name(self, name: str) -> "Held":
+        return Held(name, None)
+
+    def read_bytes(self) -> bytes:
+        if self._content is None:
+            raise FileNotFoundError(2, "No such file or directory", self.name)
+        return self._content
+
+    def open(self, encoding: str) -> io.TextIOWrapper:
+        return io.TextIOWrapper(io.BytesIO(self.read_bytes()), encoding)
+
+    def read_text(self, encoding: str) -> str:
+        return self.open(encoding).read()
+
+
+class Folder:
+    """A run directory in memory."""
+
+    def __init__(self, **files: bytes) -> None:
+        self._files = {name.replace("__", "."): content for name, content in files.items()}
+
+    def __str__(self) -> str:
+        return "runs"
+
+    def is_dir(self) -> bool:
+        return True
+
+    def __truediv__(self, name: str) -> Held:
+        return Held(name, self._files.get(name))
+
+
+def _idx() -> Target:
+    def header(*shape: int) -> bytes:
+        sizes = b"".join(size.to_bytes(4, "big") for size in shape)
+        return b"\x00\x00\x08" + bytes([len(shape)]) + sizes
+
+    plain = [header(2, 3, 4) + bytes(range(24)), header(5) + b"\x01\x02\x03\x04\x05", header()]
+    plain.append(header(0, 28, 28))
+    seeds = [gzip.compress(each, mtime=0) for each in plain]
+
+    def structured(rng: Random, _: bytes) -> bytes:
+        return gzipped(mutated(rng, rng.choice(plain), rng.choice(plain), (b"\x00\x00\x08\x03",)))
+
+    return Bytes(lambda raw: _used(read_idx(Held("input", raw))), seeds, (b"\x1f\x8b",), structured)
+
+
+def _used(tensor: torch.Tensor) -> None:
+    assert tensor.dtype == torch.uint8
+    tensor.sum(dtype=torch.int64)
+
+
+def _cifar10() -> Target:
+    # Real files, for numpy reads them itself; in memory.
+    file = tempfile.NamedTemporaryFile(dir=SHM, prefix="salience-fuzz-")  # noqa: SIM115
+    record = bytes([7]) + bytes(range(256)) * 12
+
+    def read(raw: bytes) -> None:
+        os.pwrite(file.fileno(), raw, 0)
+        os.truncate(file.fileno(), len(raw))
+        images, labels = read_records([Path(file.name)])
+        assert images.shape[1:] == (3, 32, 32)
+        assert 0 <= int(labels.min()) <= int(labels.max()) <= 9
+
+    def structured(rng: Random, seed: bytes) -> bytes:
+        raw = bytearray(seed * rng.randrange(1, 4))
+        for at in range(0, len(raw), len(record)):
+            raw[at] = rng.choice((0, 5, 9, 10, 255))
+        return bytes(raw)
+
+    return Bytes(read, [record, record * 2], (record[:40],), structured)
+
+
+def _text() -> Target:
+    seeds = [b" the cat sat\n on the mat\n", "\u00e9t\u00e9 \u2028 x\n".encode(), b"a\r\nb\rc\n\n"]
+
+    def read(raw: bytes) -> None:
+        sentences = read_sentences(Held("input", raw))
+        words = Words(sentences, ("<pad>", *sorted({w for s in sentences for w in s})))
+        assert len(words) == sum(map(len, sentences))
+        assert int(words[len(words) - 1][1]) == words.vocabulary.index("<eos>")
+
+    return Bytes(read, seeds, (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"<eos>", b"<pad>", b"\x1a"))
+
+
+# ------------------------------------------------------------------------------- run directories
+
+
+def _row(method: str, seed: int, step: int, loss: float, **more: Any) -> dict[str, Any]:
+    row = {"task": "digits", "method": method, "k": 0.5, "seed": seed, "step": step}
+    row |= {"seconds": step / 10, "examples": 64 * step, "train_loss": loss}
+    return row | {"train_max_loss": 9 * loss, "test_loss": loss, "test_error": 0.02, **more}
+
+
+def _lines(*rows: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+ROWS = _lines(*(_row(m, 0, s, 2 / (1 + s)) for m in ("uniform", "history") for s in (0, 10, 20)))
+SEEDS = _lines(
+    *(_row(m, i, s, 1 / (1 + s)) for m in ("uniform", "a") for i in (0, 1) for s in (0, 5))
+)
+BUDGETS = _lines(
+    *(_row(m, 0, s, 0.5, budget=b) for m in ("uniform", "auto") for b in (0.5, 1) for s in (0, 5))
+)
+CONFIG = json.dumps({"methods": ["uniform", "history"], "seeds": [0], "steps": 20}).encode()
+HARDEST = json.dumps(
+    {
+        "methods": {
+            "uniform": [{"index": 3, "loss": 2.5, "history": [3, 2.5], "image": [[[0, 255]]]}],
+            "history": [{"index": 4, "loss": None, "text": "a b", "image": None}],
+        }
+    }
+).encode()
+
+
+def _edited_lines(rng: Random, seed: bytes) -> bytes:
+    lines = seed.splitlines()
+    at = rng.randrange(len(lines))
+    lines[at] = mutated_json(rng, lines[at])
+    return b"\n".join(lines) + b"\n"
+
+
+def _edited_json(rng: Random, seed: bytes) -> bytes:
+    return mutated_json(rng, seed)
+
+
+def _comparison(**files: bytes) -> None:
+    whole = {"config__json": CONFIG, "runs__jsonl": ROWS, "hardest__json": HARDEST}
+    reading.read_comparison(Folder(**(whole | {"summary__json": b"{}"} | files)))
+
+
+JSON_WORDS = (
+    b'"',
+    b"{",
+    b"}",
+    b"[" * 30,
+    b"NaN",
+    b"-Infinity",
+    b"1e999",
+    b"\\ud800",
+    b"null",
+    b"\n",
+)
+
+
+def _runs() -> Target:
+    def read(raw: bytes) -> None:
+        _comparison(runs__jsonl=raw, config__json=b"{}")
+
+    return Bytes(read, [ROWS, SEEDS, BUDGETS], JSON_WORDS, _edited_lines)
+
+
+def _config() -> Target:
+    def read(raw: bytes) -> None:
+        with suppress(SalienceError):
+            directory.read_config(Folder(config__json=raw))
+        _comparison(config__json=raw)
+
+    return Bytes(read, [CONFIG, b"{}", b'{"methods": null}'], JSON_WORDS, _edited_json)
+
+
+def _hardest() -> Target:
+    return Bytes(lambda raw: _comparison(hardest__json=raw), [HARDEST], JSON_WORDS, _edited_json)
+
+
+def _run_state() -> Target:
+    """``state/METHOD-SEED.pt`` of a comparison."""
+    folder = tempfile.TemporaryDirectory(dir=SHM, prefix="salience-fuzz-")
+    made = directory.RunFile(Path(folder.name), "uniform", 0)
+    made.rows, made.curves = [_row("uniform", 0, 0, 1.0)], [torch.rand(3)]
+    made.save({"model": {"w": torch.rand(2, 2)}, "step": 3})
+    seed = made.path.read_bytes()
+
+    def read(raw: bytes, folder: Any = folder) -> None:
+        made.path.write_bytes(raw)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of protocols
+            found = directory.RunFile(Path(folder.name), "uniform", 0)
+        assert isinstance(found.rows, list)
+
+    words = (
+        b"PK\x03\x04",
+        b"PK\x01\x02",
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"\x80\x02c",
+        b"R.",
+        b"b.",
+    )
+    return Bytes(read, [seed], words)
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+
+def _sample_states() -> list[Any]:
+    deep: Any = 1
+    for _ in range(20):
+        deep = {"a": [deep]}
+    return [
+        {"model": {"w": torch.arange(6.0).view(2, 3)}, "step": 3, "lr": 0.1, "name": "x"},
+        {"a": [1, (2, None)], 3: torch.zeros(0, 4), "b": torch.tensor(1.5, dtype=torch.bfloat16)},
+        {"deep": deep, "big": 10**30, "nan": float("nan")},
+        ImportanceSampler(N, BATCH, score="history").state_dict(),
+    ]
+
+
+def _checkpoint() -> Target:
+    """An archive in memory: the code that reads files, and packed states."""
+    return Bytes(_read_archive, *_archives())
+
+
+def _read_archive(raw: bytes) -> None:
+    archive.unpack(raw)
+
+
+def _archives() -> tuple[list[bytes], tuple[bytes, ...], Callable[[Random, bytes], bytes]]:
+    seeds = [archive.pack(state) for state in _sample_states()]
+    contents = {seed: _members(seed) for seed in seeds}
+
+    def structured(rng: Random, seed: bytes) -> bytes:
+        members = list(contents[seed])
+        at = rng.randrange(len(members)) if rng.random() < 0.4 else 0
+        name, content = members[at]
+        if name == archive.INDEX and rng.random() < 0.8:
+            members[at] = name, mutated_json(rng, content)
+        else:
+            members[at] = name, mutated(rng, content, content, (b"\x93NUMPY", b"'descr'"))
+        if rng.random() < 0.1:
+            members.append(rng.choice((members[at], ("../x", b"x"), ("7.npy", b""))))
+        return stored_zip(members)
+
+    return seeds, (b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x06", b"0.npy"), structured
+
+
+def _members(raw: bytes) -> list[tuple[str, bytes]]:
+    with zipfile.ZipFile(io.BytesIO(raw)) as opened:
+        return [(name, opened.read(name)) for name in opened.namelist()]
+
+
+def _checkpoint_files() -> Target:
+    """``load`` of a file, whose previous one is whole or damaged as well."""
+    folder = tempfile.TemporaryDirectory(dir=SHM, prefix="salience-fuzz-")
+    path, seeds = Path(folder.name) / "last.ckpt", _archives()
+    path.with_name("last.ckpt.previous").write_bytes(archive.pack({"before": 1}))
+
+    def read(raw: bytes, folder: Any = folder) -> None:  # noqa: ARG001
+        path.write_bytes(raw)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the previous one was loaded
+            found = checkpoint.load(path)
+        assert found.path == path or found.state == {"before": 1}
+
+    return Bytes(read, *seeds)
+
+
+# ----------------------------------------------------------------------------------------- states
+
+
+class States:
+    """``load_state_dict`` with changed states; what it takes is drawn from."""
+
+    def __init__(self, make: Callable[[], Any], seeds: list[Any], use: Callable[[Any], None]):
+        self._new, self._seeds, self._use = make, seeds, use
+        self._kept: list[Any] = []
+        self._loaded = make()
+
+    def make(self, rng: Random) -> Any:
+        if self._kept and rng.random() < 0.3:
+            place, edits = rng.choice(self._kept)
+        else:
+            place, edits = rng.randrange(len(self._seeds)), []
+        edits = [*edits, edit_of(rng, self._seeds[place])]
+        if rng.random() < 0.3:
+            edits.append(edit_of(rng, self._seeds[place]))
+        return [place, edits[:4]]
+
+    def run(self, given: Any) -> None:
+        place, edits = given
+        taker = self._loaded
+        taker.load_state_dict(applied(self._seeds[place], edits))
+        # It was taken, so it can be used; whatever comes of that, the next one begins anew.
+        self._loaded = self._new()
+        self._use(taker)
+
+    def keep(self, given: Any) -> None:
+        if len(self._kept) < CORPUS:
+            self._kept.append(given)
+
+
+def _losses(indices: torch.Tensor) -> torch.Tensor:
+    return (indices.float() * 0.7).sin().abs() + 0.1
+
+
+def _use_sampler(sampler: Any) -> None:
+    for _ in range(4):
+        draw = sampler.draw()
+        assert int(draw.indices.min()) >= 0
+        assert int(draw.indices.max()) < N
+        sampler.update(draw, _losses(draw.indices))
+    sampler.metrics()
+    sampler.state_dict()
+
+
+def _use_loader(loader: Any) -> None:
+    """The rest of the epoch, and one more."""
+    for _ in range(2):
+        for steps, (x,) in enumerate(loader):
+            loader.mean(_losses(x))
+            if steps == 4:  # a state may say that an epoch is longer
+                break
+    loader.metrics()
+    loader.state_dict()
+
+
+def _sampler_seeds(make: Callable[[], Any]) -> list[Any]:
+    sampler = make()
+    seeds = [sampler.state_dict()]
+    for step in range(8):
+        draw = sampler.draw()
+        if step != 5:  # one is still outstanding
+            sampler.update(draw, _losses(draw.indices))
+        if step in (2, 7):
+            seeds.append(sampler.state_dict())
+    return seeds
+
+
+def _sampler(**options: Any) -> Callable[[], Target]:
+    def make() -> Any:
+        return ImportanceSampler(N, BATCH, **options)
+
+    return lambda: States(make, _sampler_seeds(make), _use_sampler)
+
+
+def _loader(deferred: bool = False, **options: Any) -> Callable[[], Target]:
+    data = TensorDataset(torch.arange(N))
+
+    def make() -> Any:
+        loader = ImportanceLoader(data, BATCH, **options)
+        loader.deferred = deferred or None
+        return loader
+
+    def seeds() -> list[Any]:
+        loader, found = make(), []
+        found.append(loader.state_dict())
+        for _ in range(2):
+            for (x,) in loader:
+                found.append(loader.state_dict())
+                loader.mean(_losses(x))
+                found.append(loader.state_dict())
+        return found
+
+    return lambda: States(make, seeds(), _use_loader)
+
+
+class First(torch.nn.Module):
+    """A model for scores that need one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _losses(x) * self.w
+
+
+def _pools() -> Target:
+    model = First()
+    options = {"score": "loss", "model": model, "loss": lambda model, batch: model(batch[0])}
+    return _loader(**options)()
+
+
+TARGETS: dict[str, Callable[[], Target]] = {
+    "idx": _idx,
+    "cifar10": _cifar10,
+    "text": _text,
+    "runs.jsonl": _runs,
+    "config.json": _config,
+    "hardest.json": _hardest,
+    "run state": _run_state,
+    "checkpoint": _checkpoint,
+    "checkpoint files": _checkpoint_files,
+    "sampler state, history": _sampler(score="history"),
+    "sampler state, auto": _sampler(score="auto"),
+    "sampler state, uniform": _sampler(score="uniform", focus="closeness"),
+    "sampler state, approx": _sampler(score="approx", labels=[i % 3 for i in range(N)]),
+    "loader state, history": _loader(score="history", focus="ordered", slots=False),
+    "loader state, auto, late": _loader(deferred=True, score="auto"),
+    "loader state, pools": _pools,
+}
