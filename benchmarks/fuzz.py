@@ -32,7 +32,7 @@ from random import Random
 from typing import Any
 
 import torch
-from fuzz_targets import TARGETS, Target
+from fuzz_targets import TARGETS, Target, scratch
 
 from salience.compare.directory import environment
 from salience.errors import SalienceError
@@ -123,7 +123,7 @@ def fuzz(
             target.keep(given)
             if what == "failed" and len(failures) < FAILURES:
                 failures.append({"error": repr(where), "input": written(given)})
-        if done % 64 == 0 and time.perf_counter() - started > seconds:
+        if done % 16 == 0 and time.perf_counter() - started > seconds:
             break
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
@@ -288,6 +288,7 @@ def main() -> int:
     names = [name.replace(";", ",") for name in options.targets.split(",")]
     if unknown := [name for name in names if name not in TARGETS]:
         parser.error(f"there is no target {unknown[0]!r}: choose from {', '.join(TARGETS)}")
+    scratch()  # before there are other processes
     failed = 0
     for row in run_all(names, options):
         failed += row["failed"]

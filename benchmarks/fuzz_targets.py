@@ -5,15 +5,18 @@ everything else that comes out of ``run`` is a failure. What it takes is used: r
 states are drawn from.
 """
 
+import atexit
 import gzip
 import io
 import json
 import os
+import shutil
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -30,11 +33,19 @@ from salience.paper.data.cifar10 import read_records
 from salience.paper.data.mnist import read_idx
 from salience.paper.data.ptb import Words, read_sentences
 
-__all__ = ["TARGETS", "Target"]
+__all__ = ["TARGETS", "Target", "scratch"]
 
 N, BATCH = 12, 4  # examples of the states
 CORPUS = 256  # inputs that are kept beside the seeds, each with an outcome of its own
 SHM = "/dev/shm" if os.path.isdir("/dev/shm") else None  # files that never reach a disk
+
+
+@cache
+def scratch() -> Path:
+    """A folder for files that are read; made by the process that begins, and removed by it."""
+    folder, maker = Path(tempfile.mkdtemp(dir=SHM, prefix="salience-fuzz-")), os.getpid()
+    atexit.register(lambda: os.getpid() == maker and shutil.rmtree(folder, ignore_errors=True))
+    return folder
 
 
 class Target(Protocol):
@@ -151,13 +162,12 @@ def _used(tensor: torch.Tensor) -> None:
 
 def _cifar10() -> Target:
     # Real files, for numpy reads them itself; in memory.
-    file = tempfile.NamedTemporaryFile(dir=SHM, prefix="salience-fuzz-")  # noqa: SIM115
+    path = scratch() / "records.bin"
     record = bytes([7]) + bytes(range(256)) * 12
 
     def read(raw: bytes) -> None:
-        os.pwrite(file.fileno(), raw, 0)
-        os.truncate(file.fileno(), len(raw))
-        images, labels = read_records([Path(file.name)])
+        path.write_bytes(raw)
+        images, labels = read_records([path])
         assert images.shape[1:] == (3, 32, 32)
         assert 0 <= int(labels.min()) <= int(labels.max()) <= 9
 
@@ -265,17 +275,17 @@ def _hardest() -> Target:
 
 def _run_state() -> Target:
     """``state/METHOD-SEED.pt`` of a comparison."""
-    folder = tempfile.TemporaryDirectory(dir=SHM, prefix="salience-fuzz-")
-    made = directory.RunFile(Path(folder.name), "uniform", 0)
+    (scratch() / "state" / "uniform-0.pt").unlink(missing_ok=True)
+    made = directory.RunFile(scratch(), "uniform", 0)
     made.rows, made.curves = [_row("uniform", 0, 0, 1.0)], [torch.rand(3)]
     made.save({"model": {"w": torch.rand(2, 2)}, "step": 3})
     seed = made.path.read_bytes()
 
-    def read(raw: bytes, folder: Any = folder) -> None:
+    def read(raw: bytes) -> None:
         made.path.write_bytes(raw)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, of protocols
-            found = directory.RunFile(Path(folder.name), "uniform", 0)
+            found = directory.RunFile(scratch(), "uniform", 0)
         assert isinstance(found.rows, list)
 
     words = (
@@ -339,11 +349,10 @@ def _members(raw: bytes) -> list[tuple[str, bytes]]:
 
 def _checkpoint_files() -> Target:
     """``load`` of a file, whose previous one is whole or damaged as well."""
-    folder = tempfile.TemporaryDirectory(dir=SHM, prefix="salience-fuzz-")
-    path, seeds = Path(folder.name) / "last.ckpt", _archives()
+    path, seeds = scratch() / "last.ckpt", _archives()
     path.with_name("last.ckpt.previous").write_bytes(archive.pack({"before": 1}))
 
-    def read(raw: bytes, folder: Any = folder) -> None:  # noqa: ARG001
+    def read(raw: bytes) -> None:
         path.write_bytes(raw)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the previous one was loaded
