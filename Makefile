@@ -1,7 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
+MINUTES ?= 2
+INPUTS ?= 1e6
+PROGRAMS ?= 10000
 
-.PHONY: install demo test test-integrations lint format bench clean help
+.PHONY: install demo test test-integrations lint format bench fuzz soak clean help
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
@@ -42,6 +45,13 @@ bench: install ## costs of steps and draws, many examples and ranks, the time to
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/simulate_ranks.py --rows runs/scale/rows.jsonl
 	$(BIN)/python benchmarks/payoff.py
+
+fuzz: install ## damaged and made-up files and states, INPUTS of them (1e6), into runs/fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --inputs $(INPUTS)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/programs.py --programs $(PROGRAMS)
+
+soak: install ## MINUTES (2) of training with kills, full disks, bad losses, no memory; into runs/soak
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --out runs/soak/$(MINUTES).json
 
 clean: ## remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

@@ -213,6 +213,10 @@ BUDGETS = _lines(
     *(_row(m, 0, s, 0.5, budget=b) for m in ("uniform", "auto") for b in (0.5, 1) for s in (0, 5))
 )
 CONFIG = json.dumps({"methods": ["uniform", "history"], "seeds": [0], "steps": 20}).encode()
+MEASURES = {"test_error": {"label": "test error", "better": "lower", "unit": "%"}}
+MEASURED = json.dumps(
+    {"methods": ["uniform"], "measures": MEASURES, "primary": "test_error"}
+).encode()
 HARDEST = json.dumps(
     {
         "methods": {
@@ -266,7 +270,7 @@ def _config() -> Target:
             directory.read_config(Folder(config__json=raw))
         _comparison(config__json=raw)
 
-    return Bytes(read, [CONFIG, b"{}", b'{"methods": null}'], JSON_WORDS, _edited_json)
+    return Bytes(read, [CONFIG, MEASURED, b"{}"], JSON_WORDS, _edited_json)
 
 
 def _hardest() -> Target:
