@@ -20,6 +20,7 @@ program). Where the system does not allow that, files are limited in size instea
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import soak_run
 import torch
 from soak_run import AHEAD, BATCH, EXAMPLES, RECORD, STEPS, WORKERS, bad_at, checksum, options
 
@@ -47,7 +49,7 @@ NAMESPACE = "SALIENCE_SOAK_DISK"  # set in the namespace
 SCORES = ("auto", "history", "approx", "uniform")
 RUN = 400  # steps of a run that is killed
 LIVES = (1.0, 9.0)  # seconds of a life, once it trains
-STALLED = 300.0  # seconds without a step: it hangs
+STALLED = 600.0  # seconds without a step: it hangs
 GROWTH_MB, GROWTH_HANDLES = 16.0, 2.0  # over the whole time, by a straight line; more is a leak
 
 
@@ -186,11 +188,11 @@ def end(folder: Path, disk: bool) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def start(folder: Path, life: int) -> subprocess.Popen[bytes]:
-    program = [sys.executable, str(Path(__file__).with_name("soak_run.py")), str(folder)]
-    environ = {**os.environ, "SOAK_LIFE": str(life), "OMP_NUM_THREADS": "1"}
-    with (folder / "errors").open("ab") as errors:
-        return subprocess.Popen(program, env=environ, stderr=errors, stdout=errors)
+def start(folder: Path, life: int) -> Any:
+    """A process of its own, forked: it does not wait for imports."""
+    process = multiprocessing.get_context("fork").Process(target=soak_run.live, args=(folder, life))
+    process.start()
+    return process
 
 
 def logged(folder: Path) -> int:
@@ -203,7 +205,7 @@ def live(folder: Path, life: int, rng: Random, until: float) -> str:
     before, process = logged(folder), start(folder, life)
     begun = since = time.monotonic()
     seen, left = before, rng.uniform(*LIVES)
-    while process.poll() is None:
+    while process.is_alive():
         time.sleep(0.05)
         now = time.monotonic()
         if logged(folder) != seen:
@@ -211,14 +213,14 @@ def live(folder: Path, life: int, rng: Random, until: float) -> str:
             seen, since = logged(folder), now
         if now - since > STALLED:
             process.kill()
-            process.wait()
+            process.join()
             return "hung"
         if seen != before and (now - begun > left or now > until):
             how = signal.SIGKILL if rng.random() < 0.7 and now < until else signal.SIGTERM
-            process.send_signal(how)
-            process.wait()
-            return how.name if process.returncode in (0, -how) else f"exit {process.returncode}"
-    return "finished" if process.returncode == 0 else f"exit {process.returncode}"
+            os.kill(process.pid, how)  # not waited for yet: nobody else has this number
+            process.join()
+            return how.name if process.exitcode in (0, -how) else f"exit {process.exitcode}"
+    return "finished" if process.exitcode == 0 else f"exit {process.exitcode}"
 
 
 def run_lives(folder: Path, seed: int, until: float) -> Counter[str]:
@@ -235,10 +237,8 @@ def run_lives(folder: Path, seed: int, until: float) -> Counter[str]:
 
 
 def total_events(folder: Path) -> Counter[str]:
-    found = Counter[str]()
-    for path in folder.glob("life-*.json"):
-        found.update(json.loads(path.read_text())["events"])
-    return found
+    path = folder / "events"
+    return Counter(path.read_text().splitlines() if path.exists() else [])
 
 
 # -------------------------------------------------------------------------------------------- main
@@ -278,15 +278,15 @@ def soak(minutes: float, seed: int, disk: bool) -> dict[str, Any]:
         events.update(total_events(folder))
         end(folder, disk)
         print(json.dumps(found), flush=True)
-    process.send_signal(signal.SIGTERM)
-    process.wait()
+    process.terminate()
+    process.join()
     kept = verify(steady)
-    report = json.loads((steady / "life-0.json").read_text()) if not process.returncode else {}
-    if process.returncode:
+    report = json.loads((steady / "life-0.json").read_text()) if not process.exitcode else {}
+    if process.exitcode:
         text = (steady / "errors").read_text(errors="replace")[-2000:]
-        kept["problems"].append(f"exit {process.returncode}: {text}")
+        kept["problems"].append(f"exit {process.exitcode}: {text}")
     else:
-        kept |= {"flat": flat(report["samples"]), "events": report["events"]}
+        kept |= {"flat": flat(report["samples"]), "events": total_events(steady)}
         kept["problems"] += kept["flat"]["problems"]
     end(steady, disk)
     shutil.rmtree(place, ignore_errors=True)

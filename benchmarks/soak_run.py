@@ -1,4 +1,4 @@
-"""One life of a training under stress, started by ``soak.py``: ``soak_run.py FOLDER``.
+"""One life of a training under stress, which ``soak.py`` begins in a process of its own.
 
 ``FOLDER/plan.json`` says what is trained, and for how long. It resumes from ``disk/last.ckpt``,
 saves every few steps, and logs what it was given and what it weighed: one record for each step.
@@ -22,7 +22,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ from salience import ImportanceLoader, checkpoint
 from salience.compare.digits import digits
 from salience.errors import LossError
 
-__all__ = ["BATCH", "EXAMPLES", "RECORD", "STEPS", "Training", "bad_at", "options"]
+__all__ = ["BATCH", "EXAMPLES", "RECORD", "STEPS", "Training", "bad_at", "live", "options"]
 
 BATCH, STEPS = 64, 150  # examples of a batch, batches of an epoch
 WORKERS, AHEAD = 2, 2
@@ -139,11 +138,10 @@ def little_memory(room: int) -> Iterator[None]:
 class Training:
     """A small network on the digits, with everything that has to be resumed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, life: int = 0) -> None:
         self.plan = json.loads((folder / "plan.json").read_text())
-        self.disk, self.life = folder / "disk", int(os.environ.get("SOAK_LIFE", "0"))
+        self.disk, self.life = folder / "disk", life
         self.rng = Random(self.plan["seed"] * 7919 + self.life)
-        self.events: dict[str, int] = {}
         self._log = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._folder, self.data = folder, digits(train=True)
         self.samples: list[list[float]] = []
@@ -176,7 +174,9 @@ class Training:
         checkpoint.save(self.disk / "last.ckpt", state, step=self.step)
 
     def count(self, event: str) -> None:
-        self.events[event] = self.events.get(event, 0) + 1
+        """Where it stays, however this life ends."""
+        with (self._folder / "events").open("a") as file:
+            file.write(f"{event}\n")
 
     def go(self) -> None:
         """Until the plan's steps are done, or we are told to stop."""
@@ -282,7 +282,6 @@ class Training:
         report = {
             "life": self.life,
             "step": self.step,
-            "events": self.events,
             "samples": self.samples,
             "metrics": {k: v for k, v in self.loader.metrics().items() if v == v},
         }
@@ -290,11 +289,15 @@ class Training:
         (self._folder / f"life-{self.life}.json").write_text(json.dumps(report))
 
 
-def main() -> None:
+def live(folder: Path, life: int) -> None:
+    """From here to the end of the process; what it has to say goes to ``FOLDER/errors``."""
+    errors = os.open(folder / "errors", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(errors, stream)
+    os.close(errors)
     torch.set_num_threads(1)
-
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    training = Training(Path(sys.argv[1]))
+    training = Training(folder, life)
     CLOCK.begin()
 
     def stop(*_: Any) -> None:
@@ -303,7 +306,3 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     training.go()
     training.finish()
-
-
-if __name__ == "__main__":
-    main()
