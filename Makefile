@@ -4,7 +4,7 @@ MINUTES ?= 2
 INPUTS ?= 1e6
 PROGRAMS ?= 10000
 
-.PHONY: install demo test test-integrations lint format bench fuzz soak clean help
+.PHONY: install demo test test-integrations docs wheel test-wheel lint format bench fuzz soak clean help
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
@@ -31,6 +31,17 @@ test: install ## the whole suite, on two cores
 test-integrations: .venv/.integrations ## the suites of the frameworks, which it installs first
 	SALIENCE_INTEGRATIONS=1 $(BIN)/python -m pytest tests/integrations $(PYTEST)
 
+# Not --quiet, which also silences --strict. -B: nothing is written outside site/, no bytecode of the hooks either.
+docs: install ## the documentation site, into site/; a broken link or a forgotten page is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -B -m mkdocs build --strict
+
+wheel: install ## the package as dist/*.whl and dist/*.tar.gz
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build
+
+test-wheel: wheel ## install the wheel into a new environment, and use it outside the repository
+	$(BIN)/python -m pytest tests/wheel/check_wheel.py $(PYTEST)
+
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,4 +65,4 @@ soak: install ## MINUTES (2) of training with kills, full disks, bad losses, no 
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --out runs/soak/$(MINUTES).json
 
 clean: ## remove the environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist site

@@ -241,7 +241,8 @@ def about(rows: list[Row]) -> str:
     )
     lines = [f"Commit {', '.join(commits)}; {'; '.join(versions)}; {'; '.join(hardware)}."]
     failed = sorted({(row["method"], row["error"]) for row in rows if row["status"] == "error"})
-    lines += [f"- `{method}` fails: {error}" for method, error in failed]
+    failures = [f"- `{method}` fails: {error}" for method, error in failed]
+    lines += ["", *failures] if failures else []  # a list of its own, for every Markdown
     return "\n".join(lines)
 
 

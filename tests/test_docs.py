@@ -49,9 +49,13 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(fence, path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def without_fences(path: Path) -> str:
+    return re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+
+
 def prose(path: Path) -> str:
     """The page without its code, where brackets are no links and # is no heading."""
-    return re.sub(r"^```.*?^```|`[^`\n]+`", "", path.read_text("utf-8"), flags=re.M | re.S)
+    return re.sub(r"`[^`\n]+`", "", without_fences(path))
 
 
 def headings(path: Path, level: int) -> list[str]:
@@ -60,8 +64,7 @@ def headings(path: Path, level: int) -> list[str]:
 
 def anchors(path: Path) -> set[str]:
     """Headings as GitHub turns them into addresses."""
-    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
-    found = re.findall(r"^#{1,4} (.+)$", text, re.MULTILINE)
+    found = re.findall(r"^#{1,4} (.+)$", without_fences(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in found}
 
 
@@ -141,6 +144,18 @@ def test_results_that_are_quoted_are_recorded() -> None:
     quoted = re.findall(r"\d+\.\d+ \(\d+\.\d+\)|[+-]\d+\.\d\d \([^)]*\)", readme)
     assert len(quoted) >= 8
     assert [each for each in quoted if each not in results] == []
+
+
+@pytest.mark.parametrize("page", ["choosing", "how-it-works", "questions"])
+def test_numbers_that_are_quoted_are_recorded(page: str) -> None:
+    """Every number with two or more decimals is in the results, or in those of the paper."""
+    recorded = "".join(
+        (ROOT / "results" / each).read_text("utf-8") for each in ("README.md", "paper/README.md")
+    )
+    text = re.sub(r"\]\([^)]*\)", "]", prose(DOCS / f"{page}.md"))
+    quoted = re.findall(r"(?<![\d.])\d+\.\d{2,}(?!\.?\d)", text)
+    assert quoted
+    assert [each for each in quoted if each not in recorded] == []
 
 
 # ------------------------------------------------------------------------------ code that is shown

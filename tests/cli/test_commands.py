@@ -308,7 +308,8 @@ def test_without_the_extra_there_is_one_sentence(capsys: Any, monkeypatch: Any) 
     monkeypatch.setattr(main, "find_spec", lambda name: None if name == "matplotlib" else name)
     code, captured = run_main(capsys, "demo")
     assert code == 2
-    assert captured.err == ("salience: the command line needs matplotlib: install salience[cli]\n")
+    sentence = "salience: the command line needs matplotlib: pip install 'salience[cli]'\n"
+    assert captured.err == sentence
 
 
 def test_python_m_salience_works_in_a_log_without_unicode(tmp_path: Any) -> None:

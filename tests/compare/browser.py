@@ -5,6 +5,10 @@ import os
 import select
 import shutil
 import subprocess
+import tempfile
+from contextlib import contextmanager
+
+import pytest
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -98,3 +102,15 @@ class Browser:
         self._process.wait(timeout=PATIENCE)
         os.close(self._to)
         os.close(self._from)
+
+
+@contextmanager
+def opened_browser():
+    """A browser with a new profile; without one on the machine, the test is skipped."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome on the PATH")
+    # Chromium may still be tidying up its profile when it is told to end.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        opened = Browser(profile)
+        yield opened
+        opened.close()

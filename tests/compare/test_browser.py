@@ -1,10 +1,8 @@
 """The report in a browser: drawn, complete, and quiet."""
 
-import tempfile
-
 import pytest
 
-from compare.browser import CHROMIUM, COMPLAINTS, Browser
+from compare.browser import COMPLAINTS, opened_browser
 from compare.made_up import BAD_END, BAD_NAME, LONG, MADE, directory, run
 from compare.pages import page_of
 from salience.compare.reading import read_comparison
@@ -13,13 +11,8 @@ from salience.compare.report.page import write_report
 
 @pytest.fixture(scope="module")
 def browser():
-    if CHROMIUM is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on the PATH")
-    # Chromium may still be tidying up its profile when it is told to end.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        opened = Browser(profile)
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 DRAWN = (  # how many methods each chart shows

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 refused with one sentence, 130 interrupted."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        _refuse(f"the command line needs {', '.join(missing)}: install salience[cli]")
+        _refuse(f"the command line needs {', '.join(missing)}: pip install 'salience[cli]'")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without ± still shows the numbers
     given = list(sys.argv[1:] if arguments is None else arguments)
