@@ -109,6 +109,9 @@ class Held:
     def exists(self) -> bool:
         return self._content is not None
 
+    def is_file(self) -> bool:
+        return self.exists()
+
     def with_name(self, name: str) -> "Held":
         return Held(name, None)
 
