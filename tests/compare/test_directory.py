@@ -6,7 +6,6 @@ import math
 import re
 
 import pytest
-from pytest import approx
 
 from compare.conftest import WRITTEN
 from compare.made_up import SEEDS, WINS, directory, run
@@ -37,7 +36,7 @@ def test_the_measures_and_their_directions_are_read_back(tmp_path):
     assert (found.primary, found.measures["test_auc"].label) == ("test_auc", "AUC")
     assert [*found.measures] == ["test_loss", "test_auc"]
     assert found.summary["methods"]["uniform"]["best"]["mean"] == 0.9
-    assert found.summary["methods"]["history"]["differences"]["best"]["mean"] == approx(-0.1)
+    assert found.summary["methods"]["history"]["differences"]["best"]["mean"] == pytest.approx(-0.1)
     older = read_comparison(directory(tmp_path / "older", WINS))
     assert (older.primary, older.measures["test_error"].unit) == ("test_error", "%")
     none = {**written, "primary": "test_f1"}

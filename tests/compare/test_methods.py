@@ -56,7 +56,7 @@ def test_online_selection_draws_by_rank_of_fresh_losses():
         assert len(changed) == (len(task.train) if step == every - 1 else 0)
     model.eval()
     with torch.no_grad():
-        losses = task.losses(model, task.train[:])
+        losses = task.batch_losses(model, task.train[:])
     scores = score.score(torch.arange(len(task.train)), None)
     assert scores[losses.argmax()] == 1.0
     assert float(scores.max() / scores.min()) == pytest.approx(100, rel=0.01)

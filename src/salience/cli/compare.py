@@ -10,6 +10,7 @@ import typer
 from salience.cli.common import DataDir, Jobs, Replace, Resume, Seed, Seeds, Threads, run, typed
 from salience.cli.tasks import STEPS, TASK_NAMES, resolve
 from salience.compare.methods import METHOD_NAMES, parse_methods
+from salience.compare.own import is_own, own_file
 from salience.compare.plan import Plan, budgets_from, seeds_from
 from salience.compare.task import SCHEDULES
 from salience.paper.networks import SIZES
@@ -88,12 +89,13 @@ def compare(
         budgets=shares,
     )
     settings = {"command": typed(), "task": task, "model": model, "schedule": schedule}
-    settings |= _checksum(task)
-    name = Path(task.partition(":")[0]).stem if ":" in task else task
+    file = own_file(task) if is_own(task) else None
+    settings |= _checksum(file)
+    name = task if file is None else file.stem
     run(plan, out or Path("runs") / name, settings, jobs=jobs, resume=resume, replace=replace)
 
 
-def _checksum(task: str) -> dict[str, str]:
+def _checksum(file: Path | None) -> dict[str, str]:
     """Of the file of a user's own task: what was trained with another one is not resumed."""
-    path = Path(task.rpartition(":")[0])
-    return {"task_file": sha256(path.read_bytes()).hexdigest()} if path.is_file() else {}
+    there = file is not None and file.is_file()
+    return {"task_file": sha256(file.read_bytes()).hexdigest()} if file and there else {}

@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from salience.compare.digits import digits_task
-from salience.compare.task import SCHEDULES, Task, own_task
+from salience.compare.own import is_own, own_task
+from salience.compare.task import SCHEDULES, Task
 from salience.errors import ArgumentError
 from salience.paper import tasks as paper
 from salience.paper.networks import check_size
@@ -29,7 +30,7 @@ def resolve(name: str, size: str, data_dir: Path | None, schedule: str | None) -
 
 
 def _found(name: str, size: str, data_dir: Path | None) -> Task:
-    if ":" in name:
+    if is_own(name):
         return own_task(name)
     if name == "digits":
         return digits_task()

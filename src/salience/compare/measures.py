@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
+from salience.batches.nested import map_tensors
 from salience.errors import ArgumentError
 
 __all__ = [
@@ -317,14 +318,16 @@ class Tally:
 
     def add(self, losses: Tensor, outputs: Any = None, targets: Any = None) -> None:
         """A batch: losses [B], and what measures need beside."""
-        self._losses.append(losses.detach().double().cpu())
+        self._losses.append(losses.detach().cpu().double())
+        if self.needs_outputs:
+            outputs, targets = (map_tensors(_on_cpu, each) for each in (outputs, targets))
         for measure in self._measures:
             if measure.of == "examples":
                 self._add_each(measure, outputs, targets)
         if self._whole:
-            self._outputs.append(_on_cpu(outputs, "outputs"))
+            self._outputs.append(_tensor(outputs, "outputs"))
         if self._whole or (self._classes and isinstance(targets, Tensor)):
-            self._targets.append(_on_cpu(targets, "targets"))
+            self._targets.append(_tensor(targets, "targets"))
 
     def _add_each(self, measure: Measure, outputs: Any, targets: Any) -> None:
         assert measure.compute is not None
@@ -335,7 +338,7 @@ class Tally:
                 f"metric {measure.name!r} must give one value per example, a tensor of shape "
                 f"{[*self._losses[-1].shape]}; got {shown}"
             )
-        self._each.setdefault(measure.name, []).append(values.detach().double().cpu())
+        self._each.setdefault(measure.name, []).append(values.detach().double())
 
     def values(self) -> dict[str, float]:
         """By name: the loss first, then every measure."""
@@ -384,13 +387,19 @@ def worst_class(wrong: Tensor, targets: Tensor) -> float | None:
     return float(errors.max())
 
 
-def _on_cpu(value: Any, what: str) -> Tensor:
+def _on_cpu(part: Tensor) -> Tensor:
+    """At least float32, which NumPy has and the half types are not."""
+    part = part.detach().cpu()
+    return part.float() if part.is_floating_point() and part.itemsize < 4 else part
+
+
+def _tensor(value: Any, what: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise ArgumentError(
             f"metrics need {what} that are a tensor; got {type(value).__name__}: give the task "
             f"outputs=function(model, batch) that returns (outputs, targets)"
         )
-    return value.detach().cpu()
+    return value
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

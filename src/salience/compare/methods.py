@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from salience import ImportanceLoader
 from salience.compare import rivals
-from salience.compare.rivals import Batches, Training
+from salience.compare.rivals import Batches, Training, loading
 from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.presets import NAMES
@@ -65,9 +65,9 @@ class Method:
             k=self.k,
             seed=seed,
             model=model,
-            loss=task.losses,
+            loss=task.batch_losses,
             drop_last=True,
-            collate_fn=task.collate,
+            **loading(task),
             **options,
         )
 
@@ -109,7 +109,8 @@ class OnlineSelection:
     def _all_losses(self) -> Tensor:
         batches = DataLoader(self._task.train, 512, collate_fn=self._task.collate)
         with scoring(self.model, "eval"):
-            return torch.cat([self._task.losses(self.model, batch) for batch in batches]).float()
+            parts = [self._task.batch_losses(self.model, batch) for batch in batches]
+        return torch.cat(parts).float().cpu()
 
     def state_dict(self) -> dict[str, Any]:
         return {"last": self._last, "scores": self._scores, "steps": self._steps}

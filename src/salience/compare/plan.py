@@ -23,6 +23,7 @@ from salience.compare.measures import describe
 from salience.compare.methods import make_method
 from salience.compare.run import Row, Run, warm_up
 from salience.compare.task import Task
+from salience.compare.user_code import user_code
 from salience.errors import ArgumentError
 
 __all__ = [
@@ -159,12 +160,14 @@ def start(
 
 
 def _config(plan: Plan, task: Task, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    optimizer = task.optimizer(task.model().parameters())
+    optimizer = task.optimizer(task.network().parameters())
     return {
         **settings,
         **plan.settings,
         "train_examples": len(task.train),  # type: ignore[arg-type]
         "batch_size": task.batch_size,
+        "device": str(task.place),
+        "amp": task.amp,
         "optimizer": {
             "name": type(optimizer).__name__,
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
@@ -283,8 +286,9 @@ def _train_within(
             for key in todo if block % 2 == 0 else reversed(todo):
                 if len(files[key].rows) <= block:
                     busy = key
-                    runs[key].advance_to(block / plan.evaluations)
-                    row = _record(runs[key], files[key], plan)
+                    with user_code(f"training with {key[1]}", always=False):
+                        runs[key].advance_to(block / plan.evaluations)
+                        row = _record(runs[key], files[key], plan)
                     busy = None
                     yield row
     except (KeyboardInterrupt, GeneratorExit):  # a user who stops here loses no more than one block

@@ -5,7 +5,7 @@ many steps and with the same schedule as any other method.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
@@ -19,7 +19,8 @@ from salience.loader import ImportanceLoader
 from salience.scores.model import scoring
 
 __all__ = [
-    *("Batches", "InfoBatch", "SelectiveBackprop", "Training", "random_subset", "shuffled"),
+    *("Batches", "InfoBatch", "SelectiveBackprop", "Training", "loading", "random_subset"),
+    *("shuffled",),
 ]
 
 
@@ -53,6 +54,16 @@ class Batches(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> None: ...
 
 
+def loading(task: Task) -> dict[str, Any]:
+    """The options of DataLoader."""
+    options: dict[str, Any] = {"collate_fn": task.collate, "num_workers": task.workers}
+    if task.workers:
+        options["persistent_workers"] = True
+    if task.place.type == "cuda":
+        options["pin_memory"] = True
+    return options
+
+
 def shuffled(training: Training, dataset: Any = None, **options: Any) -> ImportanceLoader:
     """Ordinary shuffled passes over the training set, or over ``dataset``.
 
@@ -67,7 +78,7 @@ def shuffled(training: Training, dataset: Any = None, **options: Any) -> Importa
         k=1.0,
         seed=training.seed,
         drop_last=True,
-        collate_fn=task.collate,
+        **loading(task),
         **options,
     )
 
@@ -181,6 +192,9 @@ class InfoBatch:
         self._random.set_state(state["random"])
 
 
+POSITIONS = "salience_positions"  # a column of our own beside those of a batch
+
+
 @final
 class SelectiveBackprop:
     """Selective-Backprop (Jiang et al., 2019): only examples with large losses are trained on.
@@ -199,16 +213,18 @@ class SelectiveBackprop:
         self._n = len(training.task.train)  # type: ignore[arg-type]
         self._order, self._place = torch.empty(0, dtype=torch.int64), 0
         self._recent = torch.empty(0)
-        self._kept: list[Tensor] = []  # the columns of kept examples, their positions first
+        self._kept: dict[Any, Tensor] = {}  # the columns of kept examples, and their positions
+        self._mapping = False
         self.indices = torch.empty(0, dtype=torch.int64)
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            while not self._kept or len(self._kept[0]) < self._batch:
+            while not self._kept or len(self._kept[POSITIONS]) < self._batch:
                 self._look_at_more()
-            self.indices, *batch = (column[: self._batch] for column in self._kept)
-            self._kept = [column[self._batch :] for column in self._kept]
-            yield batch
+            batch = {name: column[: self._batch] for name, column in self._kept.items()}
+            self._kept = {name: column[self._batch :] for name, column in self._kept.items()}
+            self.indices = batch.pop(POSITIONS)
+            yield batch if self._mapping else [*batch.values()]
 
     def _look_at_more(self) -> None:
         """Pass another B candidates through the network and keep some."""
@@ -217,18 +233,21 @@ class SelectiveBackprop:
         candidates = self._order[self._place : self._place + self._batch]
         self._place += self._batch
         batch = self._read(candidates)
-        if not all(isinstance(column, Tensor) for column in batch):
+        self._mapping = isinstance(batch, Mapping)
+        columns = dict(batch) if self._mapping else dict(enumerate(batch))
+        if not all(isinstance(column, Tensor) for column in columns.values()):
             raise ArgumentError(
                 f"selective-backprop needs batches of tensors; those of task {self._task.name!r} "
                 f"are something else: leave the method out"
             )
         with scoring(self._model, "eval"):
-            losses = self._task.losses(self._model, batch).float().cpu()
+            losses = self._task.batch_losses(self._model, batch).float().cpu()
         chance = self._share_below(losses) ** self._beta
         kept = (torch.rand(len(losses), generator=self._random) < chance).nonzero().flatten()
-        columns = [column[kept] for column in (candidates, *batch)]
-        before = self._kept or [column[:0] for column in columns]
-        self._kept = [torch.cat(both) for both in zip(before, columns, strict=True)]
+        columns = {POSITIONS: candidates, **columns}
+        more = {name: column[kept.to(column.device)] for name, column in columns.items()}
+        before = self._kept or {name: column[:0] for name, column in more.items()}
+        self._kept = {name: torch.cat([before[name], column]) for name, column in more.items()}
 
     def _share_below(self, losses: Tensor) -> Tensor:
         """CDF(loss): the share of recent losses, these included, at or below each."""
@@ -244,11 +263,13 @@ class SelectiveBackprop:
             "order": self._order,
             "place": self._place,
             "recent": self._recent,
-            "kept": [*self._kept],
+            "kept": dict(self._kept),
+            "mapping": self._mapping,
             "random": self._random.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._order, self._place = state["order"].clone(), state["place"]
-        self._recent, self._kept = state["recent"].clone(), [*state["kept"]]
+        self._recent, self._kept = state["recent"].clone(), dict(state["kept"])
+        self._mapping = state["mapping"]
         self._random.set_state(state["random"])

@@ -4,9 +4,9 @@ Every comparison is made of these runs. The loop is the one of the README, so wh
 what users get.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from typing import Any, NotRequired, TypedDict, cast, final
 
 import torch
@@ -15,14 +15,17 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from salience.compare.measures import Tally
 from salience.compare.methods import Method
+from salience.compare.randomness import Randomness, fixed
+from salience.compare.rates import Rates
 from salience.compare.rivals import Batches
-from salience.compare.task import Task, constant
+from salience.compare.task import Task
 
 __all__ = ["MEASURED", "Row", "Run", "warm_up"]
 
 EVALUATION_BATCH = 512
 WARM_UP_STEPS = 5
-PARTS = ("model", "optimizer", "loader")  # of a run, that have a state
+BLOCK = 16  # steps between two looks at the clock on an accelerator, which each look waits for
+PARTS = ("model", "optimizer", "loader", "rates", "scaler", "randomness")  # that have a state
 # Measurements choose their examples by this seed, which no run is given. With the seed of a run
 # they would be the very first ones that uniform sampling trains on.
 MEASURED = 7_291_646_310
@@ -77,11 +80,12 @@ class Run:
         self.seconds = 0.0
         self.train_losses: Tensor = torch.empty(0)  # [probe], of the last evaluation
         self.budget, self._length = budget, (steps, seconds)
-        self._random = torch.Generator().manual_seed(seed).get_state()
-        with self._own_randomness():
-            self.model = task.model()
+        self.randomness = Randomness(seed, task.place)
+        with self.randomness():
+            self.model = task.network()
         self.optimizer = task.optimizer(self.model.parameters())
-        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.rates = Rates(task.schedule, self.optimizer, steps, self.done)
+        self.scaler = torch.amp.GradScaler(task.place.type, enabled=task.amp == "fp16")
         self.loader = method.loader(task, self.model, seed, budget or 1.0, self.done)
         self._batches = _endless(self.loader)
         self._train = _probe(task.train if task.evaluated is None else task.evaluated, task.probe)
@@ -101,27 +105,31 @@ class Run:
                 self.advance(remaining)
             return
         while self.seconds < share * seconds:
-            self.advance(1)
+            self.advance(1 if self.task.place.type == "cpu" else BLOCK)
 
     def advance(self, steps: int) -> None:
         """Train for ``steps`` more steps; only this counts as training time."""
         self.model.train()
-        with self._own_randomness():
-            started = time.perf_counter()
+        with self.randomness():
+            started = self._now()
             for _ in range(steps):
                 self._train_step()
-            self.seconds += time.perf_counter() - started
+            self.seconds += self._now() - started
+
+    def _now(self) -> float:
+        """The clock, once the device has done what it was asked to."""
+        if self.task.place.type != "cpu":
+            getattr(torch, self.task.place.type).synchronize()
+        return time.perf_counter()
 
     def _train_step(self) -> None:
-        if self.task.schedule is not constant:
-            factor = self.task.schedule(self.done())
-            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-                group["lr"] = factor * rate
-        x, y = next(self._batches)
-        losses = self.task.loss(self.model(x), y)
-        self.loader.mean(losses).backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.rates.before_step()
+        losses = self.task.batch_losses(self.model, next(self._batches))
+        self.scaler.scale(self.loader.mean(losses)).backward()  # type: ignore[no-untyped-call]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad()
+        self.rates.after_step()
         self.step += 1
         self.examples += len(losses)
 
@@ -133,7 +141,10 @@ class Run:
         return min(self.step / steps, 1.0) if steps else 0.0
 
     def evaluate(self) -> Row:
-        """Losses and errors, without changing anything that the training depends on."""
+        """Losses and measures, without changing anything that the training depends on.
+
+        Except that the method is told the loss on the validation set, where there is one.
+        """
         self.train_losses = self._measure(self._train, Tally(())).losses
         row = {
             "task": self.task.name,
@@ -147,9 +158,18 @@ class Run:
             "train_loss": float(self.train_losses.mean()),
             "train_max_loss": float(self.train_losses.max()),
             **self.test(self._test),
-            **({} if self._validation is None else self.test(self._validation, "validation")),
+            **self._validate(),
         }
         return cast(Row, row)
+
+    def _validate(self) -> dict[str, float]:
+        if self._validation is None:
+            return {}
+        found = self.test(self._validation, "validation")
+        tell = getattr(self.loader, "validation", None)
+        if tell is not None and math.isfinite(found["validation_loss"]):
+            tell(found["validation_loss"])
+        return found
 
     def test(self, dataset: Dataset[Any], prefix: str = "test") -> dict[str, float]:
         """The loss and all measures over a data set, named as in a row."""
@@ -159,17 +179,11 @@ class Run:
     @torch.inference_mode()
     def _measure(self, dataset: Dataset[Any], tally: Tally) -> Tally:
         self.model.eval()
-        for x, y in _in_order(dataset, self.task.collate):
-            output = self.model(x)
-            tally.add(self.task.loss(output, y), output, y)
+        # Augmented examples are the same at each evaluation, and after a resume.
+        with fixed(MEASURED, self.task.place):
+            for batch in _in_order(dataset, self.task):
+                self.task.examine(self.model, batch, tally)
         return tally
-
-    @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._random)
-            yield
-            self._random = torch.get_rng_state()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, for ``torch.load(weights_only=True)``."""
@@ -177,14 +191,13 @@ class Run:
             "step": self.step,
             "examples": self.examples,
             "seconds": self.seconds,
-            "random": self._random,
             **{name: getattr(self, name).state_dict() for name in PARTS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken."""
         self.step, self.examples = state["step"], state["examples"]
-        self.seconds, self._random = state["seconds"], state["random"]
+        self.seconds = state["seconds"]
         for name in PARTS:
             getattr(self, name).load_state_dict(state[name])
         self._batches = _endless(self.loader)
@@ -212,8 +225,15 @@ def _probe(dataset: Dataset[Any], size: int | None) -> Dataset[Any]:
     return Subset(dataset, chosen.sort().values.tolist())
 
 
-def _in_order(dataset: Dataset[Any], collate: Callable[[Any], Any] | None) -> Iterable[Any]:
+def _in_order(dataset: Dataset[Any], task: Task) -> Iterable[Any]:
     """Batches for evaluation. Tensors are split in place, which is faster than collating them."""
-    if isinstance(dataset, TensorDataset):
-        return zip(*(torch.split(t, EVALUATION_BATCH) for t in dataset.tensors), strict=True)
-    return DataLoader(dataset, EVALUATION_BATCH, collate_fn=collate)
+    size = min(EVALUATION_BATCH, 4 * task.batch_size)
+    if isinstance(dataset, TensorDataset) and task.collate is None:
+        return zip(*(torch.split(t, size) for t in dataset.tensors), strict=True)
+    return DataLoader(
+        dataset,
+        size,
+        collate_fn=task.collate,
+        num_workers=task.workers,
+        generator=torch.Generator().manual_seed(MEASURED),
+    )

@@ -50,8 +50,8 @@ def loss_and_norm(run: Run) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(MEASURED + run.seed * 1_000_003 + run.step)
     indices = _some_of(task, task.batch_size, generator)
     batch = _read(task, indices)
-    losses = Loss(run.model, task.losses).score(indices, batch)
-    norms = GradientNorm(run.model, task.losses).score(indices, batch)
+    losses = Loss(run.model, task.batch_losses).score(indices, batch)
+    norms = GradientNorm(run.model, task.batch_losses).score(indices, batch)
     scaled = norms / norms.mean() if norms.any() else norms
     return {"losses": losses.tolist(), "norms": scaled.tolist()}
 
@@ -75,7 +75,7 @@ class GradientVariance:
         if run.step not in self.at:
             return {}
         indices = _some_of(run.task, self.size, torch.Generator().manual_seed(MEASURED))
-        norms = _in_parts(run.task, GradientNorm(run.model, run.task.losses), indices)
+        norms = _in_parts(run.task, GradientNorm(run.model, run.task.batch_losses), indices)
         return _variances(run, indices, norms**2, _importance(run, indices))
 
 
@@ -130,7 +130,7 @@ def _mean_square(run: Run, indices: Tensor, shares: Tensor) -> float:
     total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     with scoring(run.model, "eval"), torch.enable_grad():
         for part, share in zip(*(torch.split(t, CHUNK) for t in (indices, shares)), strict=True):
-            losses = run.task.losses(run.model, _read(run.task, part)).double()
+            losses = run.task.batch_losses(run.model, _read(run.task, part)).double()
             found = torch.autograd.grad((losses * share).sum(), parameters, allow_unused=True)
             total = [t if g is None else t + g for t, g in zip(total, found, strict=True)]
     return float(sum((t * t).sum() for t in total))
@@ -146,7 +146,7 @@ def _importance(run: Run, indices: Tensor) -> Tensor:
             f"the variance of a step is measured for uniform, {', '.join(NEED_MODEL)}; "
             f"got method {run.method.name!r}"
         )
-    score = NEED_MODEL[options["score"]](run.model, run.task.losses)
+    score = NEED_MODEL[options["score"]](run.model, run.task.batch_losses)
     scores = _in_parts(run.task, score, indices)
     smoothing = make_smoothing(options.get("smoothing", "adaptive"))
     smoothing.load_state_dict(run.loader.state_dict()["smoothing"])

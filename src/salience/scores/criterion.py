@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from salience.errors import ArgumentError, LossError
 
-__all__ = ["Criterion", "LossFunction", "as_loss", "per_example", "wide"]
+__all__ = ["Criterion", "LossFunction", "as_criterion", "as_loss", "per_example", "wide"]
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -86,13 +86,15 @@ def as_loss(loss: Any) -> LossFunction:
     of_model = first in MODELS or second in BATCHES
     of_output = first in OUTPUTS or second in TARGETS
     if of_model != of_output:
-        return _criterion(loss, names) if of_output else loss
-    return _criterion(loss, names) if isinstance(loss, nn.Module) else Unrecognised(loss)
+        return as_criterion(loss) if of_output else loss
+    return as_criterion(loss) if isinstance(loss, nn.Module) else Unrecognised(loss)
 
 
-def _criterion(loss: Any, names: list[str]) -> Criterion:
-    is_module = isinstance(loss, nn.Module)
-    return _module_criterion(loss) if is_module else _function_criterion(loss, names)
+def as_criterion(loss: Any) -> Criterion:
+    """A function of (output, target), per example where it has the option."""
+    if isinstance(loss, nn.Module):
+        return _module_criterion(loss)
+    return _function_criterion(loss, _parameter_names(loss))
 
 
 def _module_criterion(loss: nn.Module) -> Criterion:
