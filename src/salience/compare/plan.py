@@ -17,6 +17,7 @@ from torch import Tensor
 
 from salience.compare import directory
 from salience.compare.budgets import summarize_all
+from salience.compare.check import Checked, check_task
 from salience.compare.directory import RunFile
 from salience.compare.lock import locked
 from salience.compare.measures import describe
@@ -138,20 +139,26 @@ def start(
     jobs: int = 1,
     resume: bool = False,
     replace: bool | None = None,
+    told: Callable[[Checked], None] | None = None,
 ) -> Iterator[Iterator[Row]]:
     """Check everything, write ``config.json``, and give the rows, which are saved as they come.
 
     Nothing is written before everything is checked, and nobody else writes to ``out`` meanwhile.
-    ``settings`` are written into the configuration as they are.
+    ``settings`` are written into the configuration as they are. ``told`` is given what the first
+    look at the task found, before training begins.
     """
     plan.check(jobs)
     wanted: dict[str, Any] = {"resume": resume, "replace": replace}
     directory.permit(out, {**settings, **plan.settings}, **wanted)  # before a task that takes long
     task = plan.make_task()
+    with _threads(plan.threads):
+        checked = check_task(task, map(make_method, plan.methods))
     with locked(out):
         with _threads(plan.threads):
             directory.begin(out, _config(plan, task, settings, jobs), **wanted)
         directory.write_rows(out, ())
+        if told is not None:
+            told(checked)
         going = compare(plan, out, jobs)
         try:
             yield (directory.add_row(out, row) for row in going)

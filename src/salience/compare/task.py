@@ -164,7 +164,7 @@ class Task:
         return find_device(self.device)
 
     @cached_property
-    def _criterion(self) -> Callable[[Any, Any], Tensor]:
+    def criterion(self) -> Callable[[Any, Any], Tensor]:
         """The loss, with ``reduction="none"`` where it has such an option."""
         assert self.loss is not None
         return as_criterion(self.loss).function
@@ -189,22 +189,26 @@ class Task:
         with self._precision():
             if self.losses is not None:
                 return _per_example(self.losses(model, batch))
-            return _per_example(self._criterion(*self._predict(model, batch)))
+            return _per_example(self.criterion(*self._outputs(model, batch)))
 
     def examine(self, model: nn.Module, batch: Any, tally: Tally) -> None:
         """Add the losses of a batch, and outputs and targets where measures need them."""
         batch = self._here(batch)
         with self._precision():
             if self.losses is None:
-                outputs, targets = self._predict(model, batch)
-                tally.add(_per_example(self._criterion(outputs, targets)), outputs, targets)
+                outputs, targets = self._outputs(model, batch)
+                tally.add(_per_example(self.criterion(outputs, targets)), outputs, targets)
             else:
                 losses = _per_example(self.losses(model, batch))
-                both = self._predict(model, batch) if tally.needs_outputs else (None, None)
+                both = self._outputs(model, batch) if tally.needs_outputs else (None, None)
                 tally.add(losses, *both)
 
-    def _predict(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
-        """Outputs and targets."""
+    def predict(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
+        """Outputs and targets of a batch."""
+        with self._precision():
+            return self._outputs(model, self._here(batch))
+
+    def _outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         if self.outputs is not None:
             return _pair(self.outputs(model, batch))
         if isinstance(batch, Mapping):
