@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,12 @@ from salience.compare.reading import read_comparison
 from salience.compare.report.page import write_report
 from salience.compare.report.table import terminal
 from salience.compare.report.words import outcome, sentences
+from salience.compare.user_code import debug, debugging
 from salience.errors import SalienceError
 
 __all__ = [
-    *("INTERRUPTED", "DataDir", "Jobs", "OneSentence", "Replace", "Resume", "Seed", "Seeds"),
-    *("Threads", "interruptible", "list_files", "run", "typed"),
+    *("INTERRUPTED", "DataDir", "Debug", "Jobs", "OneSentence", "Replace", "Resume", "Seed"),
+    *("Seeds", "Threads", "interruptible", "list_files", "run", "typed"),
 ]
 
 INTERRUPTED = 130  # the status after Ctrl-C
@@ -32,6 +34,9 @@ Jobs = Annotated[int, typer.Option(help="Processes of one thread each; seeds are
 Threads = Annotated[int | None, typer.Option(help="Threads for torch, with a single job.")]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 Seeds = Annotated[int, typer.Option(help="Runs per method.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the whole traceback of an error.", callback=debug)
+]
 
 
 Replace = Annotated[bool, typer.Option("--replace", help="Start over: remove what is in it.")]
@@ -45,6 +50,8 @@ class OneSentence(TyperGroup):
             return super().invoke(ctx)
         except SalienceError as error:
             print(f"salience: {error}", file=sys.stderr)
+            if debugging():
+                traceback.print_exception(error)
             raise typer.Exit(2) from error
 
 

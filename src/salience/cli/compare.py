@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from salience.cli.common import DataDir, Jobs, Replace, Resume, Seed, Seeds, Threads, run, typed
+from salience.cli.common import (
+    DataDir,
+    Debug,
+    Jobs,
+    Replace,
+    Resume,
+    Seed,
+    Seeds,
+    Threads,
+    run,
+    typed,
+)
 from salience.cli.tasks import STEPS, TASK_NAMES, resolve
 from salience.compare.methods import METHOD_NAMES, parse_methods
 from salience.compare.own import is_own, own_file
@@ -27,7 +38,7 @@ salience compare mnist --data-dir data --steps 5000 --methods uniform,history
 
 salience compare cifar10 --seconds 600 --schedule cosine --jobs 2 --out runs/cifar
 
-salience compare path/to/file.py:make_task --methods uniform,auto,loss:k=1
+salience compare my_task.py --methods uniform,auto,loss:k=1  (salience new writes one)
 
 salience compare cifar10-crops --model tiny --budgets 0.25,0.5,0.75,1 --methods auto,infobatch
 
@@ -42,7 +53,7 @@ Methods = Annotated[
 
 def compare(
     task: Annotated[
-        str, typer.Argument(help=f"{', '.join(TASK_NAMES)}, or path/to/file.py:make_task")
+        str, typer.Argument(help=f"{', '.join(TASK_NAMES)}, or path/to/file.py (see salience new)")
     ],
     methods: Methods = "uniform,auto,history,loss",
     seeds: Seeds = 3,
@@ -72,6 +83,7 @@ def compare(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Seconds between checkpoints of a run, at evaluations.")
     ] = 20.0,
+    debug: Debug = False,  # noqa: ARG001 - it acts as soon as it is read
 ) -> None:
     """Train with each method, side by side, and report what pays in equal time."""
     length = STEPS.get(task, OWN_STEPS) if steps is None and seconds is None else steps

@@ -23,7 +23,7 @@ salience demo
 
 salience compare mnist --data-dir data --methods uniform,history --steps 5000
 
-salience compare path/to/file.py:make_task
+salience new my_task.py  (then salience compare my_task.py)
 
 salience reproduce fig1b --data-dir data --scale 0.1 --model small
 
@@ -57,7 +57,7 @@ def make_app() -> "Typer":
     """All commands. Made on request, because typer may not be there."""
     import typer
 
-    from salience.cli import common, compare, data, demo, report, reproduce
+    from salience.cli import common, compare, data, demo, new, report, reproduce
 
     app = typer.Typer(
         cls=common.OneSentence,
@@ -73,6 +73,7 @@ def make_app() -> "Typer":
         pass
 
     app.command(epilog=demo.EXAMPLES)(demo.demo)
+    app.command(epilog=new.EXAMPLES)(new.new)
     app.command(epilog=compare.EXAMPLES)(compare.compare)
     app.command(epilog=report.EXAMPLES)(report.report)
     app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.queues import Queue
@@ -15,6 +16,7 @@ import torch
 
 from salience.compare.plan import Plan, train
 from salience.compare.run import Row
+from salience.compare.user_code import debugging
 from salience.errors import SalienceError
 
 __all__ = ["train_in_processes"]
@@ -81,4 +83,6 @@ def _work(plan: Plan, seeds: tuple[int, ...], out: Path, queue: "Queue[Any]", pa
                 return
         queue.put(("done", None))
     except SalienceError as error:
+        if debugging():
+            traceback.print_exception(error)
         queue.put(("refused", str(error)))

@@ -6,6 +6,7 @@ of the task may import later, and so may worker processes.
 """
 
 import importlib.util
+import keyword
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from salience.compare.task import Task
 from salience.compare.user_code import user_code
 from salience.errors import ArgumentError
 
-__all__ = ["is_own", "own_file", "own_task"]
+__all__ = ["check_name", "is_own", "own_file", "own_task"]
 
 FUNCTION = "make_task"
 
@@ -66,20 +67,30 @@ _folders: list[Path] = []  # that were put into the path here
 
 def _imported(path: Path) -> ModuleType:
     """The file as a module of its own name, from its own folder; run once."""
-    name = path.stem
     _leave_folders_but(path.parent)
     importlib.invalidate_caches()
-    found = sys.modules.get(name) or importlib.util.find_spec(name)
-    file = getattr(found, "__file__", None) or getattr(found, "origin", None)
-    if found is not None and file is not None and Path(file).resolve() != path:
-        raise ArgumentError(
-            f"{path.name} has the name of a module that Python knows already: give it another name"
-        )
+    check_name(path)
     if path.parent not in _folders:
         _folders.append(path.parent)
         sys.path.insert(0, str(path.parent))
     with user_code(path.name):
-        return importlib.import_module(name)
+        return importlib.import_module(path.stem)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a file that cannot be imported by its own name."""
+    name = path.stem
+    if path.suffix != ".py" or not name.isidentifier() or keyword.iskeyword(name):
+        raise ArgumentError(
+            f"{path.name} cannot be the name of a task: it must end in .py and have only letters, "
+            f"digits and _ before that, such as my_task.py"
+        )
+    found = sys.modules.get(name) or importlib.util.find_spec(name)
+    file = getattr(found, "__file__", None) or getattr(found, "origin", None)
+    if found is not None and (file is None or Path(file).resolve() != path.resolve()):
+        raise ArgumentError(
+            f"{path.name} has the name of a module that Python knows already: give it another name"
+        )
 
 
 def _leave_folders_but(stay: Path) -> None:
@@ -87,9 +98,8 @@ def _leave_folders_but(stay: Path) -> None:
     left = [folder for folder in _folders if folder != stay]
     for name in [name for name, module in sys.modules.items() if _folder(module) in left]:
         del sys.modules[name]
-    for folder in left:
-        _folders.remove(folder)
-        sys.path.remove(str(folder))
+    _folders[:] = [folder for folder in _folders if folder == stay]
+    sys.path[:] = [each for each in sys.path if each not in map(str, left)]
 
 
 def _folder(module: Any) -> Path | None:

@@ -126,12 +126,21 @@ class Run:
         self.rates.before_step()
         losses = self.task.batch_losses(self.model, next(self._batches))
         self.scaler.scale(self.loader.mean(losses)).backward()  # type: ignore[no-untyped-call]
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        if self._step_taken():
+            self.rates.after_step()
         self.optimizer.zero_grad()
-        self.rates.after_step()
         self.step += 1
         self.examples += len(losses)
+
+    def _step_taken(self) -> bool:
+        """Step, unless half precision overflowed: then the gradients are dropped."""
+        if not self.scaler.is_enabled():
+            self.optimizer.step()
+            return True
+        self.scaler.step(self.optimizer)
+        scale = self.scaler.get_scale()
+        self.scaler.update()
+        return self.scaler.get_scale() >= scale
 
     def done(self) -> float:
         """The share of the length that has passed, 0 to 1; 0 for a run without one."""

@@ -1,5 +1,6 @@
 """Errors in a user's own code: their file and line and one sentence, in place of our stack."""
 
+import os
 import site
 import sysconfig
 import traceback
@@ -10,7 +11,7 @@ from pathlib import Path
 import salience
 from salience.errors import ArgumentError, SalienceError
 
-__all__ = ["user_code"]
+__all__ = ["debug", "debugging", "user_code"]
 
 OURS = Path(salience.__file__).parent
 # Libraries of others, where the cause is not.
@@ -22,6 +23,20 @@ OTHERS = tuple(
         site.getusersitepackages(),
     )
 )
+
+
+DEBUG = "SALIENCE_DEBUG"  # in the environment, so that processes we start know it too
+
+
+def debug(on: bool) -> None:
+    """Show whole tracebacks from now on; False changes nothing."""
+    if on:
+        os.environ[DEBUG] = "1"
+
+
+def debugging() -> bool:
+    """Whether whole tracebacks are wanted."""
+    return os.environ.get(DEBUG, "") not in ("", "0")
 
 
 @contextmanager
