@@ -131,6 +131,7 @@ class Data(Dataset):
 BROKEN = None
 """
 MINE = """
+import os
 import time
 from torch import nn
 import beside_mine
@@ -141,7 +142,7 @@ class Model(nn.Linear):
         time.sleep(PAUSE)
         return super().forward(x)
 
-PAUSE = 0
+PAUSE = float(os.environ.get("PAUSE", 0))
 
 def make_task():
     data = beside_mine.Data()
@@ -183,15 +184,13 @@ def test_files_beside_the_task_with_jobs_and_after_a_kill(mine: Path) -> None:
     done = invoke("compare", mine / "mine.py", *length[:-2], "--out", whole)
     assert done.exit_code == 0, done.stderr
     more = ("--checkpoint-seconds", 0, "--out", out)
-    (mine / "mine.py").write_text(MINE.replace("PAUSE = 0", "PAUSE = 0.05"))
-    process = start("compare", "mine.py", *length, *more, cwd=mine)
+    process = start("compare", "mine.py", *length, *more, cwd=mine, env={"PAUSE": "0.05"})
     end = time.monotonic() + 240
     while not [*(out / "state").glob("*.pt")]:
         assert process.poll() is None and time.monotonic() < end  # noqa: PT018
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    (mine / "mine.py").write_text(MINE)
     process = start("compare", "mine.py", *length, *more, "--resume", cwd=mine)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 0, told

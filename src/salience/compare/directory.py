@@ -4,6 +4,7 @@ Every file is replaced as a whole, so that a kill leaves no half file; only ``ru
 row by row. ``reading`` is the reader.
 """
 
+import errno
 import json
 import math
 import os
@@ -74,6 +75,7 @@ def permit(
 
     ``config`` has the settings that are known so far.
     """
+    _refuse_unwritable(directory)
     before = read_config(directory)
     if before is None or "salience" not in (before.get("versions") or {}):
         _refuse_foreign(directory)
@@ -173,6 +175,18 @@ def finite(value: Any, digits: int = 17) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value
+
+
+def _refuse_unwritable(directory: Path) -> None:
+    """Refuse a place where nothing can be written; nothing is written."""
+    there = next(
+        each for each in (directory.absolute(), *directory.absolute().parents) if each.exists()
+    )
+    with refusal(directory / "config.json"):
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @contextmanager
