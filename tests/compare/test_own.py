@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from salience.compare.own import check_name, is_own, own_name, own_task
+from salience.compare.own import check_name, is_own, own_file, own_task
 from salience.compare.user_code import OURS, user_code
 from salience.errors import ArgumentError
 
@@ -48,7 +48,7 @@ def test_the_function_may_be_left_out(tmp_path):
     file = write(tmp_path / "users_task.py")
     assert own_task(str(file)).name == own_task(f"{file}:make_task").name == "mine"
     assert (is_own("users_task.py"), is_own("a/b.py:make"), is_own("mnist")) == (True, True, False)
-    assert own_name(str(file)) == own_name(f"{file}:other") == "users_task"
+    assert own_file(str(file)) == own_file(f"{file}:other") == file
     for name, sentence in (
         ("nothing", "has no function 'nothing'"),
         ("not_a_task", "returned int"),

@@ -87,6 +87,17 @@ class Plan:
             "evaluations": self.evaluations,
         }
 
+    def expected_seconds(self, checked: Checked, jobs: int = 1) -> float:
+        """The time that all of it takes, by what the first look found."""
+        return checked.expected_seconds(
+            seeds=len(self.seeds),
+            evaluations=self.evaluations,
+            steps=self.steps,
+            seconds=self.seconds,
+            shares=self.shares,
+            jobs=jobs,
+        )
+
     def check(self, jobs: int = 1) -> None:
         """Refuse what cannot be run before anything is trained."""
         if jobs < 1:
