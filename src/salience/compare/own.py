@@ -86,8 +86,8 @@ def check_name(path: Path) -> None:
             f"digits and _ before that, such as my_task.py"
         )
     found = sys.modules.get(name) or importlib.util.find_spec(name)
-    file = getattr(found, "__file__", None) or getattr(found, "origin", None)
-    if found is not None and (file is None or Path(file).resolve() != path.resolve()):
+    file = Path(getattr(found, "__file__", None) or getattr(found, "origin", None) or "").resolve()
+    if found is not None and file != path.resolve() and file.parent not in _folders:
         raise ArgumentError(
             f"{path.name} has the name of a module that Python knows already: give it another name"
         )
