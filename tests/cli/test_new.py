@@ -49,11 +49,6 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return [{**json.loads(line), "seconds": 0} for line in lines]
 
 
-@pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_task_runs_unchanged(kind: str, tmp_path: Path) -> None:
     file = tmp_path / f"new_{kind}.py"

@@ -27,17 +27,6 @@ TASK = """
 """
 
 
-@pytest.fixture(autouse=True)
-def _as_before(monkeypatch):
-    """Path and modules are those of before."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {*sys.modules}
-    yield
-    for name in {*sys.modules} - before:
-        if name.startswith(("users_", "beside")):
-            del sys.modules[name]
-
-
 def write(path, imports="", body="", name="mine"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(TASK).format(imports=imports, body=body, name=name))
