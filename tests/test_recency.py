@@ -190,7 +190,7 @@ def test_a_state_goes_on_bitwise() -> None:
         for each in (one, other, copy):
             each.update(indices, losses)
     assert one.effect() == other.effect() == copy.effect()
-    with pytest.raises(ValueError, match="shape .* in place of"):
+    with pytest.raises(ValueError, match=r"shape .* in place of"):
         recency(n=N + 1).load_state_dict({**one.state_dict(), "mean": torch.zeros(N + 1)})
 
 
