@@ -10,11 +10,13 @@ really wrong, this is the share that are; and the same for those that suspects()
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from salience import ImportanceLoader
+from salience.paper.data.images import Images
 from salience.paper.data.mnist import mnist
 from salience.paper.tasks import wrong_labels
 
@@ -24,21 +26,7 @@ EPOCHS, BATCH = 20, 128
 def train(share: float, seed: int, data_dir: Path | None, epochs: int) -> dict[str, float]:
     clean = mnist(True, data_dir)
     noisy = wrong_labels(clean, share)
-    torch.manual_seed(seed)
-    model = nn.Sequential(
-        *(nn.Flatten(), nn.Linear(784, 128), nn.ReLU()),
-        *(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)),
-    )
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    loader = ImportanceLoader(noisy, BATCH, seed=seed)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
-    for _ in range(epochs):
-        for x, y in loader:
-            losses = nn.functional.cross_entropy(model(x), y, reduction="none")
-            loader.mean(losses).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
+    loader = fitted(noisy, seed, epochs)
     wrong = noisy.targets != clean.targets
     count = int(wrong.sum())
     named = loader.suspects()
@@ -51,6 +39,26 @@ def train(share: float, seed: int, data_dir: Path | None, epochs: int) -> dict[s
         "precision_of_named": precision(wrong, named),
         "recall_of_named": float(wrong[named].sum()) / max(count, 1),
     }
+
+
+def fitted(data: Images, seed: int, epochs: int, **options: Any) -> ImportanceLoader:
+    """The loader of a perceptron that was trained on ``data``."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        *(nn.Flatten(), nn.Linear(784, 128), nn.ReLU()),
+        *(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)),
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loader = ImportanceLoader(data, BATCH, seed=seed, **options)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
+    for _ in range(epochs):
+        for x, y in loader:
+            losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+            loader.mean(losses).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+    return loader
 
 
 def precision(wrong: Tensor, found: Tensor) -> float:
