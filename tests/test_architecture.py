@@ -31,6 +31,7 @@ LAYERS = [
     {"integrations"},
     {"compare"},
     {"paper"},
+    {"insight"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -165,7 +165,7 @@ def test_states_without_losses_are_refused() -> None:
         given = state.state_dict() if isinstance(state, ImportanceSampler) else state
         with pytest.raises(StateError, match="no state of a loader in it"):
             LossHistory.from_state(given)
-    with pytest.raises(ArgumentError, match="3 labels for 4 examples"):
+    with pytest.raises(ArgumentError, match="got 3 for 4 examples"):
         LossHistory.from_state(ImportanceSampler(4, 2).state_dict(), [0, 1, 2])
 
 

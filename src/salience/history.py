@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from salience.arguments import whole_number
+from salience.batches.labels import as_labels
 from salience.errors import ArgumentError, StateError
 from salience.record import COLUMNS, Record, course
 from salience.trust import Begun, Judged, judge
@@ -130,24 +131,30 @@ class LossHistory:
                 "loader.state_dict() of a loader with record=True, or with score 'auto' or "
                 "'history'"
             )
-        kept, score = found.get("record"), found["score"]
-        losses = score["mean"] if kept is None else Record.from_state(kept).means()
-        begun: Begun | None = None
-        if kept is not None or "start" in found["smoothing"]:
-            begun = _Start(float((kept or found["smoothing"])["start"]))
-        classes = None
-        if labels is not None:
-            given = torch.as_tensor(labels, device="cpu").flatten().long()
-            if len(given) != len(losses):
-                raise ArgumentError(f"{len(given)} labels for {len(losses)} examples")
-            classes = torch.unique(given, return_inverse=True)[1]
+        step, kept = int(found["step"]), found.get("record")
+        if kept is not None:
+            return cls.of_record(Record.from_state(kept), step, labels)
+        losses, start = found["score"]["mean"], found["smoothing"].get("start")
+        return cls._of(losses, None if start is None else _Start(start), None, step, labels)
+
+    @classmethod
+    def of_record(cls, record: Record, step: int, labels: Any = None) -> "LossHistory":
+        """Of a whole dataset, with the class of each example as ``labels``, if there are any."""
+        return cls._of(record.means(), record, record, step, labels)
+
+    @classmethod
+    def _of(
+        cls, losses: Tensor, begun: Begun | None, record: Record | None, step: int, labels: Any
+    ) -> "LossHistory":
+        known = None if labels is None else as_labels(labels, len(losses))
+        classes = None if known is None else known.labels
         return cls.made(
             torch.arange(len(losses), device="cpu"),
             losses,
             judge(losses, begun, classes),
-            None if labels is None else given,
-            None if kept is None else Record.from_state(kept),
-            int(found["step"]),
+            None if known is None else known.values[known.labels],
+            record,
+            step,
         )
 
     # -------------------------------------------------------------------------------- looked at

@@ -16,7 +16,7 @@ from salience.draw import Draw
 from salience.feedback import Arrived, Means, Seen, Window, bad_losses, refuse_bad
 from salience.focus import Focus
 from salience.memory import Turns
-from salience.record import Record
+from salience.record import Record, distinct
 from salience.smoothing import RunningMean
 
 __all__ = ["Learning"]
@@ -182,19 +182,4 @@ class Learning:
 
 def _once(draw: Draw, losses: Tensor) -> tuple[Tensor, Tensor]:
     """Each index of ``draw`` once, with its loss."""
-    return (draw.indices, losses) if draw.uniform else _distinct(draw.indices, losses)
-
-
-def _distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
-    """One loss per distinct index, the mean of the repeated ones; in the order of the indices."""
-    at, n = indices.numpy(), len(indices)
-    # Index and place in one number: sorted in a fraction of the time of an argsort.
-    bits = n.bit_length()
-    packed = np.sort(at << bits | np.arange(n))
-    ordered, place = packed >> bits, packed & (1 << bits) - 1
-    values, repeated = losses.numpy()[place], ordered[1:] == ordered[:-1]
-    if len(repeated) and repeated[repeated.argmax()]:
-        starts = np.append(0, np.flatnonzero(~repeated) + 1)
-        means = np.add.reduceat(values, starts) / np.diff(starts, append=n)
-        ordered, values = ordered[starts], means.astype(np.float32)
-    return torch.from_numpy(ordered), torch.from_numpy(values)
+    return (draw.indices, losses) if draw.uniform else distinct(draw.indices, losses)

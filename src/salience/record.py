@@ -9,7 +9,7 @@ from torch import Tensor
 
 from salience.memory import PRIVATE
 
-__all__ = ["COLUMNS", "DECAY", "POINTS", "Record", "course"]
+__all__ = ["COLUMNS", "DECAY", "POINTS", "Record", "course", "distinct"]
 
 DECAY = np.float32(0.8)  # of the running mean, as with ``auto``
 FIRST = 10  # steps whose mean loss is that of a model that has learned nothing
@@ -149,3 +149,18 @@ def course(points: NDArray[np.float16], visits: int, last: float) -> list[float]
     spacing = int(_spacing(np.array([visits - 1]))[0])
     known = [float(each) for each in points[: (visits - 1) // spacing + 1]]
     return known if (visits - 1) % spacing == 0 else [*known, last]
+
+
+def distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
+    """One loss per distinct index, the mean of the repeated ones; in the order of the indices."""
+    at, n = indices.numpy(), len(indices)
+    # Index and place in one number: sorted in a fraction of the time of an argsort.
+    bits = n.bit_length()
+    packed = np.sort(at << bits | np.arange(n))
+    ordered, place = packed >> bits, packed & (1 << bits) - 1
+    values, repeated = losses.numpy()[place], ordered[1:] == ordered[:-1]
+    if len(repeated) and repeated[repeated.argmax()]:
+        starts = np.append(0, np.flatnonzero(~repeated) + 1)
+        means = np.add.reduceat(values, starts) / np.diff(starts, append=n)
+        ordered, values = ordered[starts], means.astype(np.float32)
+    return torch.from_numpy(ordered), torch.from_numpy(values)

@@ -10,7 +10,7 @@ import numpy as np
 from salience.compare.reading import Example
 from salience.compare.report import numbers
 
-__all__ = ["cards", "sparkline"]
+__all__ = ["card", "cards", "sparkline"]
 
 LONGEST = 600  # characters of a text
 WIDTH, HEIGHT, EDGE = 100.0, 28.0, 2.0  # of a sparkline, in its own units
@@ -22,7 +22,7 @@ def cards(hardest: dict[str, list[Example]]) -> dict[str, list[dict[str, Any]]]:
     top = max((loss for each in histories for loss in each if math.isfinite(loss)), default=0.0)
     return {
         name: [
-            _card(each, top)
+            card(each, top)
             for each in sorted(found, key=lambda e: (math.isnan(e.loss), e.loss), reverse=True)
         ]
         for name, found in hardest.items()
@@ -30,7 +30,8 @@ def cards(hardest: dict[str, list[Example]]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _card(example: Example, top: float) -> dict[str, Any]:
+def card(example: Example, top: float) -> dict[str, Any]:
+    """One example, with its losses as a line from 0 to ``top``."""
     image, text = example.image, example.text
     known = [numbers.loss(loss) for loss in example.history if math.isfinite(loss)]
     return {
@@ -40,6 +41,7 @@ def _card(example: Example, top: float) -> dict[str, Any]:
         "shape": (0, 0) if image is None else (image.shape[2], image.shape[1]),
         "text": text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " …",
         "lines": sparkline(example.history, top),  # points
+        "facts": "",
         "history": f"loss from {known[0]} to {known[-1]}" if known else "no loss history",
     }
 

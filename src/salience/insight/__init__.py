@@ -1,0 +1,1 @@
+"""What the losses of each example tell, for people: a page and a table."""
