@@ -9,6 +9,7 @@ really wrong, this is the share that are; and the same for those that suspects()
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,23 @@ def train(share: float, seed: int, data_dir: Path | None, epochs: int) -> dict[s
     }
 
 
-def fitted(data: Images, seed: int, epochs: int, **options: Any) -> ImportanceLoader:
-    """The loader of a perceptron that was trained on ``data``."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(
+def perceptron() -> nn.Module:
+    return nn.Sequential(
         *(nn.Flatten(), nn.Linear(784, 128), nn.ReLU()),
         *(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)),
     )
+
+
+def fitted(
+    data: Images,
+    seed: int,
+    epochs: int,
+    network: Callable[[], nn.Module] = perceptron,
+    **options: Any,
+) -> ImportanceLoader:
+    """The loader of a network that was trained on ``data``."""
+    torch.manual_seed(seed)
+    model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = ImportanceLoader(data, BATCH, seed=seed, **options)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))

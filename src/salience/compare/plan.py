@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from salience import ImportanceLoader
 from salience.compare import directory
 from salience.compare.budgets import summarize_all
 from salience.compare.check import Checked, check_task
@@ -22,6 +23,7 @@ from salience.compare.directory import RunFile
 from salience.compare.lock import locked
 from salience.compare.measures import describe
 from salience.compare.methods import make_method
+from salience.compare.recorded import HISTORY, Recorded, default_method
 from salience.compare.run import Row, Run, warm_up
 from salience.compare.task import Task
 from salience.compare.user_code import user_code
@@ -294,6 +296,7 @@ def _train_within(
     runs = {
         (seed, name): Run(task, methods[name], seed, **plan.length(share)) for seed, name in todo
     }
+    _record_losses(runs, plan, share)
     for key, run in runs.items():
         if (state := files[key].state) is not None:
             run.load_state_dict(state)
@@ -316,6 +319,15 @@ def _train_within(
         raise
 
 
+def _record_losses(runs: Mapping[tuple[int, str], Run], plan: Plan, share: float) -> None:
+    """Of each example, in the first run of the default method, for ``salience insight``."""
+    if plan.observe is not None:  # which looks at the loaders themselves
+        return
+    run = runs.get((plan.seeds[0], default_method(plan.methods)))
+    if run is not None and share == plan.shares[-1] and isinstance(run.loader, ImportanceLoader):
+        run.loader = Recorded(run.loader)
+
+
 def _record(run: Run, file: RunFile, plan: Plan) -> Row:
     """Evaluate; save the run at the end, and when it was not saved for a while."""
     row = run.evaluate()
@@ -328,6 +340,10 @@ def _record(run: Run, file: RunFile, plan: Plan) -> Row:
         file.save(None)
     elif file.age() >= plan.checkpoint_seconds:
         file.save(run.state_dict())
+    else:
+        return row
+    if isinstance(run.loader, Recorded):
+        run.loader.history().save(file.path.with_name(HISTORY.name))
     return row
 
 

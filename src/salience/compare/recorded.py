@@ -64,11 +64,11 @@ class Recorded:
 
     def state_dict(self) -> dict[str, Any]:
         self._catch_up()
-        own = {"step": self._step, **self._record.state_dict()}
+        own = {**self._record.state_dict(), "step_now": self._step}
         return {"loader": self._loader.state_dict(), "recorded": own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._loader.load_state_dict(state["loader"])
-        self._taken = []
-        self._step = int(state["recorded"].pop("step"))
-        self._record.load_state_dict(state["recorded"])
+        recorded, self._taken = state["recorded"], []
+        self._step = int(recorded["step_now"])
+        self._record.load_state_dict(recorded)

@@ -47,7 +47,7 @@ def html(history: LossHistory, name: str, show: Show | None = None, top: int = T
 def _group(history: LossHistory, group: Group, show: Show | None, top: int) -> dict[str, Any]:
     title, text = about(group, history)
     places = history.places(group, top).tolist()
-    whole = len(history.places(group))
+    whole = 0 if group == "hardest" else len(history.places(group))
     curves = {place: history.curve(place) for place in places}
     highest = max((loss for curve in curves.values() for loss in curve), default=0.0)
     return {
@@ -55,7 +55,10 @@ def _group(history: LossHistory, group: Group, show: Show | None, top: int) -> d
         "title": title,
         "text": text,
         "count": f"the first {len(places):,} of {whole:,}" if whole > len(places) else "",
-        "cards": [_card(history, place, curves[place], highest, show) for place in places],
+        "cards": [
+            {**_card(history, at, curves[at], highest, show), "facts": _facts(history, group, at)}
+            for at in places
+        ],
     }
 
 
@@ -66,19 +69,21 @@ def _card(
     image, text = (None, "") if show is None else _shown(show, index)
     shown = card(Example(index, loss, curve, image, text), highest)
     if math.isnan(loss):
-        shown["loss"] = "not seen"
-    return {**shown, "facts": _facts(history, place)}
+        shown["loss"] = "no loss"
+    return shown
 
 
-def _facts(history: LossHistory, place: int) -> str:
+def _facts(history: LossHistory, group: Group, place: int) -> str:
+    """The label, and what the group is about."""
     said = [] if history.label is None else [f"label {history.label[place]}"]
-    if history.visits is not None and history.last_visit is not None:
+    if group == "forgotten" and history.forgotten is not None:
+        said.append(f"forgotten {history.forgotten[place]:,}x")
+    elif group == "unseen" and history.last_visit is not None:
+        last = history.last_visit[place]
+        said.append(f"last seen at step {last:,}" if last else "never seen")
+    elif history.visits is not None:
         said.append(f"{history.visits[place]:,} visits")
-        if history.visits[place]:
-            said.append(f"last at step {history.last_visit[place]:,}")
-    if history.forgotten is not None and history.forgotten[place]:
-        said.append(f"forgotten {history.forgotten[place]}x")
-    return ", ".join(said)
+    return " · ".join(said)
 
 
 def _class_cells(each: ClassSummary) -> list[str]:

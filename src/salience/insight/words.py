@@ -45,25 +45,28 @@ def shown_groups(history: LossHistory) -> list[Group]:
 
 
 def lead(history: LossHistory) -> str:
-    """One sentence of counts."""
-    n = len(history)
-    said = [f"{_of(history.suspected, n)} have labels that contradict what was learned"]
+    """What was counted, in one sentence."""
+    n, wrong = len(history), history.suspected
+    share = f" ({numbers.percent(wrong / n, 1)})" if wrong else ""
+    contradict = "contradict" if wrong > 1 else "contradicts"
+    said = [
+        f"{f'{wrong:,}' if wrong else 'None'} of {n:,} labels{share} {contradict} what was learned"
+    ]
     if history.recorded:
-        for group, words in (
-            ("forgotten", "were learned and then forgotten"),
-            ("unseen", "were not seen in the last half of the training"),
-        ):
-            said.append(f"{_count(len(history.places(group)))} {words}")  # type: ignore[arg-type]
-    return f"{', '.join(said[:-1])}{' and ' if len(said) > 1 else ''}{said[-1]}."
+        forgotten, unseen = (len(history.places(group)) for group in GROUPS[2:])
+        said.append(f"{_examples(forgotten)} learned and then forgotten")
+        said.append(
+            f"{_examples(unseen)} not seen in the last half of the training"
+            if unseen
+            else "all were seen in the last half of the training"
+        )
+    return "; ".join(said) + "."
 
 
-def _of(count: int, n: int) -> str:
-    share = f" ({numbers.percent(count / n, 1)})" if count else ""
-    return f"{_count(count)} of {n:,} examples{share}"
-
-
-def _count(count: int) -> str:
-    return f"{count:,}" if count else "none"
+def _examples(count: int) -> str:
+    if count < 2:
+        return f"{'one' if count else 'no'} example was"
+    return f"{count:,} examples were"
 
 
 def facts(history: LossHistory) -> list[tuple[str, str]]:
