@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from salience.batches.labels import find_labels
-from salience.cli.common import DataDir, list_files, say
+from salience.cli.common import DataDir, list_files
+from salience.cli.progress import say
 from salience.cli.tasks import resolve
 from salience.compare.directory import write
 from salience.compare.task import Task

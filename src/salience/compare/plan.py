@@ -335,15 +335,14 @@ def _record(run: Run, file: RunFile, plan: Plan) -> Row:
     file.curves.append(run.train_losses.float())
     if plan.observe is not None:
         file.observed.append(plan.observe(run))
-    if len(file.rows) > plan.evaluations:
-        file.hardest, file.curves, file.finished = _hardest(run, file.curves), [], True
-        file.save(None)
-    elif file.age() >= plan.checkpoint_seconds:
-        file.save(run.state_dict())
-    else:
+    ended = len(file.rows) > plan.evaluations
+    if not (ended or file.age() >= plan.checkpoint_seconds):
         return row
-    if isinstance(run.loader, Recorded):
+    if isinstance(run.loader, Recorded):  # first: a finished run is not trained again
         run.loader.history().save(file.path.with_name(HISTORY.name))
+    if ended:
+        file.hardest, file.curves, file.finished = _hardest(run, file.curves), [], True
+    file.save(None if ended else run.state_dict())
     return row
 
 
