@@ -10,7 +10,8 @@ commands of a page are run in order, in one new folder:
 ``pip install``      files and extras exist. ``make test-wheel`` installs
 ``python``, files    an example is run by test_examples.py, a module answers ``--help``
 ``torchrun``         its own parser takes the options; examples are run by test_examples.py
-``pytest``           collects what it names
+``ssh``              what it runs on the other machine is run here
+``pytest``           the files that it names exist
 ``mkdir`` and such    run as they are
 ===================  ===========================================================================
 """
@@ -23,6 +24,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from socketserver import BaseServer
 
 import pytest
 from torch.distributed.run import get_args_parser
@@ -174,6 +176,14 @@ def check_pytest(arguments: list[str], page: Path) -> None:
     assert all((ROOT / word).exists() for word in arguments), name(page)
 
 
+def run_there(arguments: list[str], page: Path) -> None:
+    """``ssh -L PORT:HOST:PORT MACHINE COMMAND``: the command is one of a page, run here."""
+    option, forwarded, _, program, *rest = arguments
+    assert option == "-L", f"{name(page)}: ssh {option}"
+    assert re.fullmatch(r"(\d+):127\.0\.0\.1:\1", forwarded), f"{name(page)}: {forwarded}"
+    PROGRAMS[program](rest, page)
+
+
 def as_it_is(program: str) -> Callable[[list[str], Path], None]:
     def run(arguments: list[str], page: Path) -> None:
         done = subprocess.run([program, *arguments], capture_output=True, text=True)
@@ -192,6 +202,7 @@ PROGRAMS: dict[str, Callable[[list[str], Path], None]] = {
     "pip": check_pip,
     "python": check_python,
     "torchrun": check_torchrun,
+    "ssh": run_there,
     "pytest": check_pytest,
     "mkdir": as_it_is("mkdir"),
     "cp": as_it_is("cp"),
@@ -203,6 +214,10 @@ PROGRAMS: dict[str, Callable[[list[str], Path], None]] = {
 SHOWN = [page for page in PAGES if commands(page)]
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with the recorded results beside it, and small data for every task."""
@@ -211,6 +226,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put_small_data(monkeypatch)
     # The download itself is tested against a server on loopback: tests/paper/data/test_fetch.py.
     monkeypatch.setattr(data, "fetch_set", lambda *_, **__: [])
+    # What serves until Ctrl-C gets it at once.
+    monkeypatch.setattr(BaseServer, "serve_forever", interrupted)
     return tmp_path
 
 

@@ -82,6 +82,7 @@ def test_the_wheel_has_the_package_its_licence_and_nothing_else(wheel: Path) -> 
     for part in ("py.typed", "digits.npz", "digits.LICENSE.md", "report.css", "report.js"):
         assert any(name.endswith(f"/{part}") for name in inside), part
     assert sum(name.endswith(".jinja") for name in inside) >= 3
+    assert sum(name.startswith("salience/cli/templates/") for name in inside) >= 4
     others = {name.partition("/")[2] for name in names if name not in inside}
     assert others == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 
@@ -122,6 +123,14 @@ def test_the_command_line(plain: Environment) -> None:
     page = (out / "report.html").read_text("utf-8")
     assert style.strip().splitlines()[-1] in page
     assert {"config.json", "report.md", "runs.jsonl", "summary.json"} <= set(os.listdir(out))
+
+
+def test_a_new_task_is_written_and_compared(plain: Environment) -> None:
+    """After the command line was installed."""
+    plain.ok("salience", "new", "my_task.py")
+    short = ("--steps", "10", "--seeds", "1", "--evaluations", "2", "--methods", "uniform,auto")
+    assert "Written:" in plain.ok("salience", "compare", "my_task.py", *short)
+    assert (plain.home / "runs" / "my_task" / "report.html").exists()
 
 
 def test_everything_asked_for_at_once(wheel: Path, plain: Environment) -> None:
