@@ -273,6 +273,8 @@ def test_installs_in_the_text_are_true(page: Path) -> None:
     [
         ("salience compare digits --sed 3", "No such option"),
         ("salience compare digits --methods magic", "method must be one of"),
+        ("ssh -L 1:127.0.0.1:2 server make help", "1:127.0.0.1:2"),
+        ("ssh -L 1:127.0.0.1:1 server make tea", "No rule to make target"),
         ("make tea", "No rule to make target"),
         ("pip install '.[teapot]'", "teapot"),
         ("pip install 'salience[cli]'", "salience"),
