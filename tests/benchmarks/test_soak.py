@@ -25,7 +25,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = Training(folder)
     first.go()  # and is never heard of again: its last checkpoint is that of step 25
     (folder / "plan.json").write_text(json.dumps(plan))
-    second = Training(folder)
+    second = Training(folder, life=1)
     assert (first.step, second.step) == (40, 25)
     second.fail_to_save()
     second.go()
