@@ -486,6 +486,14 @@ class ImportanceLoader:
         """
         self._sampler.validation(loss)
 
+    def decision(self) -> dict[str, Any]:
+        """What ``auto`` decided, and by which numbers; empty for other scores.
+
+        ``mode``; ``gain``, ``saved`` and ``doubted`` of the scores as they are; ``why`` it is off;
+        ``turned_on``, None or the numbers when it first was on, with that of the ``draw``.
+        """
+        return self._sampler.decision()
+
     @property
     def indices(self) -> Tensor:
         """Dataset positions of the batch last yielded: a copy."""

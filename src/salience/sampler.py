@@ -545,6 +545,17 @@ class ImportanceSampler:
         if isinstance(self.source, AutoSource):
             self.source.validation(value)
 
+    def decision(self) -> dict[str, Any]:
+        """What ``auto`` decided, and by which numbers; empty for other scores.
+
+        ``mode``; ``gain``, ``saved`` and ``doubted`` of the scores as they are; ``why`` it is off;
+        ``turned_on``, None or the numbers when it first was on, with that of the ``draw``.
+        """
+        self.catch_up()
+        if not isinstance(self.source, AutoSource):
+            return {}
+        return self.source.decision(self._number)
+
     def forget(self) -> None:
         """Forget the draws whose losses never came back."""
         self.outstanding.clear()

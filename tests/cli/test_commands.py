@@ -27,7 +27,7 @@ from salience.compare.report.words import outcome, sentences
 from salience.compare.summary import summarize
 
 SOURCE = str(Path(salience.__file__).parents[1])
-ABSENT = ("budget", "test_perplexity", "test_error_rare")
+ABSENT = ("budget", "test_perplexity", "test_error_rare", "sampler")
 FIELDS = [name for name in Row.__annotations__ if name not in ABSENT]
 DATA = ["config.json", "hardest.json", "runs.jsonl", "summary.json"]
 WRITTEN = sorted([*DATA, "cost.png", "curves.png", "report.html", "report.md", "state", "test.png"])
@@ -69,6 +69,8 @@ def test_the_demo_ends_with_table_sentence_and_files(finished: tuple[Any, Path])
 
 def test_rows_have_the_fields_of_the_contract(finished: tuple[Any, Path]) -> None:
     rows = [json.loads(line) for line in (finished[1] / "runs.jsonl").read_text().splitlines()]
+    decided = [row.pop("sampler", None) for row in rows]
+    assert [row["method"] for row, each in zip(rows, decided, strict=True) if each] == ["auto"] * 22
     assert all([*row] == FIELDS for row in rows)
     runs = {(row["method"], row["seed"]) for row in rows}
     assert runs == {(method, seed) for method in ("uniform", "auto") for seed in (5, 6)}

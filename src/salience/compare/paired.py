@@ -3,8 +3,13 @@
 Runs with the same seed start from the same weights, so the difference of two such runs varies less
 than either. The interval is Student's: mean ± t s / sqrt(n), with s the standard deviation of the n
 differences and t so that 95 % of the distribution with n - 1 degrees of freedom is within ± t.
+
+An error over 360 examples comes in steps of 1 / 360, and two seeds may differ by exactly as much.
+So s is at least d / sqrt(6), the standard deviation of a difference of two values that were rounded
+to multiples of d, with d the least distance of two values of that measure in the runs.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
@@ -13,10 +18,19 @@ from typing import Any, NotRequired, TypedDict
 from salience.compare.measures import Better
 from salience.compare.run import Row
 
-__all__ = ["Differences", "Paired", "best_of", "differences", "paired", "t_95", "within"]
+__all__ = [
+    *("CLOCK", "Differences", "Paired", "best_of", "differences", "paired", "resolution", "t_95"),
+    "within",
+]
 
 CLOCK = 1.03  # times that differ by less are equal: clocks differ by as much for the same work
-UNEQUAL = ("method", "k", "seconds", "examples")  # what may differ between identical trainings
+UNEQUAL = (
+    "method",
+    "k",
+    "seconds",
+    "examples",
+    "sampler",
+)  # what may differ between identical trainings
 WORST = "test_error_worst"
 
 Runs = Sequence[Sequence[Row]]
@@ -65,14 +79,16 @@ def differences(
     same = all(_same(*pair) for pair in pairs)
     place = within(own, base)
     equal = [run[place] for run in own]
+    fine = resolution([*own, *base], measure)
     found = Differences(
-        equal_time=paired(_values(equal, measure), _ends(base, measure), same),
-        end=paired(_ends(own, measure), _ends(base, measure), same),
-        best=paired(_bests(own, measure, better), _bests(base, measure, better), same),
+        equal_time=paired(_values(equal, measure), _ends(base, measure), same, fine),
+        end=paired(_ends(own, measure), _ends(base, measure), same, fine),
+        best=paired(_bests(own, measure, better), _bests(base, measure, better), same, fine),
         train=paired(_ends(own, "train_loss"), _ends(base, "train_loss"), same),
     )
     if all(WORST in run[-1] for pair in pairs for run in pair):
-        found["worst"] = paired(_ends(own, WORST), _ends(base, WORST), same)
+        fine = resolution([*own, *base], WORST)
+        found["worst"] = paired(_ends(own, WORST), _ends(base, WORST), same, fine)
     return found
 
 
@@ -98,6 +114,15 @@ def best_of(run: Sequence[Row], measure: str, better: Better = "lower") -> float
     finite = [pair for pair in pairs if math.isfinite(pair[0])]
     best = max if better == "higher" else min
     return float(best(finite, key=lambda pair: pair[0])[1]) if finite else math.nan
+
+
+def resolution(runs: Runs, measure: str) -> float:
+    """The least distance of two values of a measure in the runs; 0 where all are equal."""
+    values = {row.get(measure, math.nan) for run in runs for row in _plain(run)}
+    finite = sorted(filter(math.isfinite, values))
+    gaps = [b - a for a, b in itertools.pairwise(finite)]
+    least = 1e-9 * max(map(abs, finite), default=0.0)  # less is rounding of floats
+    return min((gap for gap in gaps if gap > least), default=0.0)
 
 
 def _bests(runs: Runs, measure: str, better: Better) -> list[float]:
@@ -128,13 +153,18 @@ def _same(run: Sequence[Row], baseline: Sequence[Row]) -> bool:
 # ---------------------------------------------------------------------------------- the interval
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float], same: bool = False) -> Paired:
-    """The mean of ours - theirs, pair by pair, and its 95 % interval."""
+def paired(
+    ours: Sequence[float], theirs: Sequence[float], same: bool = False, fine: float = 0.0
+) -> Paired:
+    """The mean of ours - theirs, pair by pair, and its 95 % interval.
+
+    ``fine``: the values are multiples of this.
+    """
     each = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean, n = fmean(each), len(each)
     if n < 2 or not math.isfinite(mean):
         return Paired(mean=mean, low=None, high=None, n=n, same=same)
-    half = t_95(n - 1) * stdev(each) / math.sqrt(n)
+    half = t_95(n - 1) * max(stdev(each), fine / math.sqrt(6)) / math.sqrt(n)
     return Paired(mean=mean, low=mean - half, high=mean + half, n=n, same=same)
 
 

@@ -158,6 +158,7 @@ def _open(summary: Summary) -> Summary:
     summary["target_train_loss"] = math.nan
     for method in summary["methods"].values():
         method["time_to_target_ratio"] = method["steps_to_target_ratio"] = None
+        method["time_to_target_range"] = None
         method["seeds_to_target"] = []
     return summary
 

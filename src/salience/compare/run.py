@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from salience import functional
 from salience.compare.measures import Tally
 from salience.compare.methods import Method
 from salience.compare.randomness import Randomness, fixed
@@ -48,11 +49,13 @@ class Row(TypedDict):
     examples: int  # trained on so far, repetitions included
     train_loss: float  # mean over the training set (or its probe), layers in evaluation mode
     train_max_loss: float
+    loss_gain: NotRequired[float]  # how many times fewer examples draws by loss would need
     test_loss: float
     test_error: NotRequired[float]  # share of wrong answers, 0 to 1
     test_error_worst: NotRequired[float]  # the highest of any class, for tasks that have classes
     test_error_rare: NotRequired[float]  # the same among rare classes, for tasks that have them
     test_perplexity: NotRequired[float]  # exp(test_loss), for language models
+    sampler: NotRequired[dict[str, Any]]  # what ``auto`` decided, and why
 
 
 @final
@@ -166,10 +169,17 @@ class Run:
             "examples": self.examples,
             "train_loss": float(self.train_losses.mean()),
             "train_max_loss": float(self.train_losses.max()),
+            "loss_gain": self._loss_gain(),
             **self.test(self._test),
             **self._validate(),
         }
-        return cast(Row, row)
+        decision: dict[str, Any] = getattr(self.loader, "decision", dict)()
+        return cast(Row, {**row, **({"sampler": decision} if decision else {})})
+
+    def _loss_gain(self) -> float:
+        """v of the evaluated train losses with half their mean added, as draws by loss have it."""
+        q = functional.smooth(self.train_losses, self.train_losses.mean() / 2)
+        return float(functional.variance_reduction(q))
 
     def _validate(self) -> dict[str, float]:
         if self._validation is None:

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 import numpy as np
 
 from salience.compare.measures import Better
-from salience.compare.paired import Differences, best_of, differences
+from salience.compare.paired import Differences, best_of, differences, t_95
 from salience.compare.run import Row
 
 __all__ = [
     *("Curve", "Final", "MethodSummary", "Spread", "Summary", "ToTarget"),
-    *("arrival", "by_seed", "curve", "ended_at", "longest", "spread", "step_seconds", "summarize"),
-    *("target_loss", "tested_by", "to_target"),
+    *("arrival", "by_seed", "curve", "ended_at", "longest", "spread", "steady", "step_seconds"),
+    *("summarize", "target_loss", "tested_by", "time_range", "to_target"),
 ]
 
 OLDER = ("test_error", "test_perplexity")  # primary where a directory does not say
@@ -52,13 +52,16 @@ class Final(TypedDict):
 class MethodSummary(TypedDict):
     """One method; each ratio is over the baseline, so less than 1 is less time or fewer steps.
 
-    ``seeds_to_target``: for each seed alone, its steps to the target over the baseline's. ``best``:
-    the primary measure at the best evaluation of each run. ``differences``: to the baseline, seed
-    by seed.
+    ``examples_ratio`` is of those trained on in a step. ``time_to_target_range`` is the 95 %
+    interval of the time ratio. ``seeds_to_target``: for each seed alone, its steps to the target
+    over the baseline's. ``best``: the primary measure at the best evaluation of each run.
+    ``differences``: to the baseline, seed by seed.
     """
 
     step_cost_ratio: float | None
+    examples_ratio: float
     time_to_target_ratio: float | None
+    time_to_target_range: list[float] | None
     steps_to_target_ratio: float | None
     seeds_to_target: list[float | None]
     final: Final
@@ -122,7 +125,9 @@ def _compared(
     cost, unit = step_seconds(runs), step_seconds(baseline)
     return MethodSummary(
         step_cost_ratio=fmean(cost) / fmean(unit) if cost and sum(unit) else None,
+        examples_ratio=_examples(runs) / _examples(baseline),
         time_to_target_ratio=found.time,
+        time_to_target_range=time_range(runs, baseline, found.time),
         steps_to_target_ratio=found.steps,
         seeds_to_target=alone,
         final=_final(runs),
@@ -229,12 +234,68 @@ def to_target(
     return ToTarget(steps, seconds / whole_time if whole_time else None)
 
 
+def time_range(
+    runs: Sequence[Sequence[Row]], baseline: Sequence[Sequence[Row]], ratio: float | None
+) -> list[float] | None:
+    """The 95 % interval of the time ratio; None for a single seed and where a seed has no ratio.
+
+    Student's, of the logarithms of the ratios of single seeds: each run against the baseline's run
+    with the same seed, to the loss at which that one ended. It is laid around ``ratio``. Times to
+    the target are known up to one evaluation, so s is at least what that alone gives.
+    """
+    theirs = {run[0]["seed"]: run for run in baseline}
+    pairs = [(curve([run]), curve([theirs[run[0]["seed"]]])) for run in runs if _seed(run, theirs)]
+    ratios = [to_target(own, base, base.mean[-1]).time for own, base in pairs]
+    known = [math.log(each) for each in ratios if each]
+    if not ratio or len(known) < max(len(ratios), 2):
+        return None
+    rough = fmean(_rounding(*pair) for pair in pairs)
+    half = t_95(len(known) - 1) * max(stdev(known), rough) / math.sqrt(len(known))
+    return [ratio * math.exp(-half), ratio * math.exp(half)]
+
+
+def _seed(run: Sequence[Row], others: dict[int, Sequence[Row]]) -> bool:
+    return run[0]["seed"] in others
+
+
+def _rounding(own: Curve, base: Curve) -> float:
+    """The standard deviation of the logarithm of a ratio from rounding up to evaluations."""
+    parts = []
+    for each in (own, base):
+        at = arrival(each, base.mean[-1])
+        if at:
+            parts.append((each.steps[at] - each.steps[at - 1]) / each.steps[at])
+    return math.sqrt(sum(part**2 for part in parts) / 12)
+
+
+def steady(own: Curve, base: Curve) -> list[float] | None:
+    """Seconds as they would be on a steady machine; None where steps are not the baseline's.
+
+    (t / b(h)) x h x u, with t and b(h) the seconds of ``own`` and ``base`` until step h, and u the
+    mean seconds of a step of ``base``. The ratio of two of them is that of ``to_target``.
+    """
+    theirs = dict(zip(base.steps, base.seconds, strict=True))
+    if not base.seconds[-1] or not all(theirs.get(step) or not step for step in own.steps):
+        return None
+    unit = base.seconds[-1] / base.steps[-1]
+    return [
+        seconds / theirs[step] * step * unit if step else 0.0
+        for step, seconds in zip(own.steps, own.seconds, strict=True)
+    ]
+
+
 # ------------------------------------------------------------------------------ costs and ends
 
 
 def step_seconds(runs: Sequence[Sequence[Row]]) -> list[float]:
     """Training time of a step in each seed's whole run; nothing for a run without steps."""
     return [run[-1]["seconds"] / run[-1]["step"] for run in runs if run[-1]["step"]]
+
+
+def _examples(runs: Sequence[Sequence[Any]]) -> float:
+    """Trained on in a step, in the mean; 1 where that is not known."""
+    found = [run[-1].get("examples", 0) / max(run[-1]["step"], 1) for run in runs]
+    return fmean(found) or 1.0
 
 
 def _final(runs: list[list[Row]]) -> Final:

@@ -18,9 +18,16 @@ from salience.sources.rules import LEAST, ByScore, Sparing
 from salience.sources.scoring import known_scores, mean_of_known
 from salience.trust import Trust
 
-__all__ = ["AutoSource", "Found", "Mode"]
+__all__ = ["AutoSource", "Found", "Mode", "Reason"]
 
 Mode = Literal["off", "sparing", "focused"]
+Reason = Literal[
+    "too few passes to decide",
+    "the network memorises",
+    "losses are too even",
+    "almost nothing is left to learn",
+    "the validation loss has risen",
+]
 
 EVERY = 100  # draws between two looks at the scores
 ON, OFF = 1.1, 1.03  # gain: turns on above, off below; apart, so that it does not flutter
@@ -91,6 +98,7 @@ class AutoSource:
         self._fading, self._trust, self._recency, self._k = fading, trust, recency, k
         self.mode: Mode = "off"
         self._told = False
+        self._turned: dict[str, Any] | None = None  # when it first turned on, and by which numbers
         self._lowest, self._worse = math.inf, 0  # validation loss, and how often it was above since
 
     @property
@@ -183,12 +191,39 @@ class AutoSource:
             return False
         return not recency.known or recency.memorises
 
+    def decision(self, number: int) -> dict[str, Any]:
+        """What it has decided, and what it goes by now, at the draw of this ``number``.
+
+        ``why`` it is off; ``turned_on``: when it first was on, and the numbers of then.
+        """
+        found = self._find(number // EVERY)
+        return {
+            "mode": self.mode,
+            **found._asdict(),
+            "why": "" if self.active else self._why_off(found),
+            "turned_on": None if self._turned is None else dict(self._turned),
+        }
+
+    def _why_off(self, found: Found) -> Reason:
+        recency, fading = self._recency, self._fading
+        if self._worse >= TIMES:
+            return "the validation loss has risen"
+        if fading is not None and fading.remaining <= LEFT:
+            return "almost nothing is left to learn"
+        if recency is not None and not recency.known:
+            return "too few passes to decide"
+        if recency is not None and recency.memorises:
+            return "the network memorises"
+        return "too few passes to decide" if found == Found() else "losses are too even"
+
     def _turn(self, wanted: Mode, number: int, found: Found) -> None:
         if wanted == self.mode:
             return
         if self.active != (wanted != "off"):
             (self._off if self.active else self._on).new_epoch()
         self.mode = wanted
+        if self._turned is None:
+            self._turned = {"draw": number, "mode": wanted, **found._asdict()}
         self._use_rule()
         if self._recency is not None:
             self._recency.measure(not self.active)
@@ -246,6 +281,7 @@ class AutoSource:
         return {
             "mode": self.mode,
             "told": self._told,
+            "turned": self._turned,
             "first": self._first,
             "validation": [self._lowest, self._worse],
             "trust": None if self._trust is None else self._trust.state_dict(),
@@ -258,6 +294,7 @@ class AutoSource:
             raise ValueError(f"mode {state['mode']!r}")
         self.mode, self._told = state["mode"], bool(state["told"])
         self._first = saved.whole(state["first"], 1, self._n)
+        self._turned = _turned(state.get("turned"))
         lowest, worse = state["validation"]
         self._lowest, self._worse = saved.number(lowest), saved.whole(worse)
         if self._trust is not None:
@@ -265,6 +302,16 @@ class AutoSource:
         self._use_rule()
         self._off.load_state_dict(state["off"])
         self._on.load_state_dict(state["on"])
+
+
+def _turned(raw: Any) -> dict[str, Any] | None:
+    """When it first turned on, from a state; states of earlier versions do not have it."""
+    if raw is None:
+        return None
+    if raw["mode"] not in get_args(Mode):
+        raise ValueError(f"mode {raw['mode']!r}")
+    found = {name: saved.number(raw[name]) for name in Found._fields}
+    return {"draw": saved.whole(raw["draw"]), "mode": raw["mode"], **found}
 
 
 def _part_above(scores: Tensor, limit: float) -> float:

@@ -6,7 +6,10 @@ from salience.compare.budgets import SameError
 from salience.compare.paired import Paired
 from salience.compare.summary import Spread
 
-__all__ = ["difference", "duration", "loss", "percent", "ratio", "same_error", "spread"]
+__all__ = [
+    *("difference", "digits", "duration", "loss", "measured", "percent", "ratio", "same_error"),
+    "spread",
+]
 
 
 def loss(value: float) -> str:
@@ -36,21 +39,38 @@ def duration(seconds: float) -> str:
 
 
 def difference(value: Paired, percent: bool = False) -> str:
-    """A difference and its 95 % interval: -0.72 (-1.50 to +0.06); of errors, in points."""
+    """A difference and its 95 % interval: -0.72 (-1.50 to +0.06); of percentages, in points."""
     if value["same"]:
         return "none: identical"
-    scale = 100 if percent else 1
-    mean, low, high = (None if v is None else scale * v for v in _three(value))
-    if mean is None or not math.isfinite(mean):
+    if not math.isfinite(value["mean"]):
         return "not finite"
-    digits = 2 if percent else 1
+    shown, scale = digits(value, value["mean"], percent), 100 if percent else 1
+    mean = f"{scale * value['mean']:+.{shown}f}"
+    low, high = value["low"], value["high"]
     if low is None or high is None:
-        return f"{mean:+.{digits}f}"
-    return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+        return mean
+    return f"{mean} ({scale * low:+.{shown}f} to {scale * high:+.{shown}f})"
 
 
-def _three(value: Paired) -> tuple[float | None, float | None, float | None]:
-    return value["mean"], value["low"], value["high"]
+def digits(value: Paired, beside: float, percent: bool = False) -> int:
+    """Decimals of a difference and its two values: two of percentages, else what they carry.
+
+    That is two digits of half the interval, and without one three digits of ``beside``.
+    """
+    if percent:
+        return 2
+    low, high = value["low"], value["high"]
+    width = abs(beside) / 10 if low is None or high is None or low == high else (high - low) / 2
+    if not (width > 0 and math.isfinite(width)):
+        return 3
+    return max(0, min(9, 1 - math.floor(math.log10(width))))
+
+
+def measured(value: float, percent: bool, digits: int) -> str:
+    """A value with so many decimals."""
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{100 * value:.{digits}f}%" if percent else f"{value:.{digits}f}"
 
 
 def same_error(value: SameError) -> str:

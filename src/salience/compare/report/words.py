@@ -3,14 +3,18 @@
 import math
 from typing import Any, Literal
 
-from salience.compare.paired import Paired
+from salience.compare.measures import Measure
+from salience.compare.paired import CLOCK, Paired
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
+from salience.compare.report.reasons import decided, reasons
 from salience.compare.summary import MethodSummary, Summary, ended_at
+from salience.compare.verdict import Category, call, leading, verdict, verdicts
 
-__all__ = ["best", "compared", "facts", "judge", "outcome", "sentences", "setting", "title"]
+__all__ = ["best", "compared", "facts", "outcome", "sentences", "setting", "title"]
 
 MOST_NAMES = 4
+WORST = Measure("error_worst", "error of the worst class", "lower", "%")
 
 
 def title(found: Comparison) -> str:
@@ -57,22 +61,26 @@ def _baseline(summary: Summary) -> MethodSummary:
 
 
 def outcome(found: Comparison) -> str:
-    """What came out, in a few sentences: test results first, then train results."""
+    """The verdict in one sentence, what to say of the other methods, and why it does not pay."""
     summary = found.summary
-    base = summary["baseline"]
+    base, name = summary["baseline"], leading(summary)
     if not found.finished:
         return _unfinished(found)
     if len(summary["methods"]) == 1:
         return f"Only {base} was trained, so there is nothing to compare it with."
     if not _differing(summary):
-        length = "" if found.budgets is None else ", with the whole length"
-        who = _listed(_others(summary))
-        return f"There is no difference: {who} trained exactly as {base}{length}."
-    tested = [_tested(summary), _over_budgets(found)]
-    if not math.isfinite(summary["target_train_loss"]):
-        no_target = f"{base} did not end at a finite train loss, so there is no target to reach."
-        return " ".join(filter(None, [*tested, no_target]))
-    return " ".join(filter(None, [*tested, _winner(summary), _caution(summary)]))
+        parts = [f"There is no difference: {_exactly(_others(summary), found)}."]
+    elif name is None:
+        parts = [f"No method ended at a finite {_label(found)}."]
+    else:
+        parts = [f"{_sentence(name, found)}.", _rest(name, found), _over_budgets(found)]
+    return " ".join(filter(None, [*parts, _no_finite_target(found), _why_not(name, found)]))
+
+
+def best(summary: Summary) -> str | None:
+    """The method, other than the baseline, that there is most to say for; None if none differs."""
+    name = leading(summary)
+    return name if name in _differing(summary) else None
 
 
 def _others(summary: Summary) -> list[str]:
@@ -81,8 +89,12 @@ def _others(summary: Summary) -> list[str]:
 
 def _differing(summary: Summary) -> list[str]:
     """The methods that did not train exactly as the baseline."""
-    pairs = {name: summary["methods"][name]["differences"] for name in _others(summary)}
-    return [name for name, each in pairs.items() if each is None or not each["end"]["same"]]
+    return [name for name, found in verdicts(summary).items() if found.category != "identical"]
+
+
+def _exactly(names: list[str], found: Comparison) -> str:
+    length = "" if found.budgets is None else ", with the whole length"
+    return f"{_listed(names)} trained exactly as {found.summary['baseline']}{length}"
 
 
 def _unfinished(found: Comparison) -> str:
@@ -99,82 +111,155 @@ def _unfinished(found: Comparison) -> str:
     )
 
 
-# ----------------------------------------------------------------------------------- test results
+def _no_finite_target(found: Comparison) -> str:
+    if math.isfinite(found.summary["target_train_loss"]):
+        return ""
+    base = found.summary["baseline"]
+    return f"{base} did not end at a finite train loss, so there is no target to reach."
 
 
-def best(summary: Summary) -> str | None:
-    """The method, other than the baseline, with the best test result in equal time; None if none.
-
-    Of equals, the one that reached the target first.
-    """
-    ranked = {}
-    for name in _differing(summary):
-        method = summary["methods"][name]
-        pairs, time = method["differences"], method["time_to_target_ratio"]
-        if pairs is not None and math.isfinite(pairs["equal_time"]["mean"]):
-            ranked[name] = pairs["equal_time"]["mean"], math.inf if time is None else time
-    return min(ranked, key=lambda name: ranked[name], default=None)
+def _why_not(name: str | None, found: Comparison) -> str:
+    """The first reason why the method that leads, or all of them, gain nothing."""
+    name = name or next(iter(_others(found.summary)))
+    if verdict(name, found.summary).category in ("pays", "better test", "sooner"):
+        return ""
+    return next(iter(reasons(name, found)), "")
 
 
-Judgement = Literal["lower", "higher", "no difference", "one seed"]
+# What the other methods did, beside the one that leads.
+DID: dict[Category, str] = {
+    "pays": "also paid",
+    "better test": "also had better test results",
+    "sooner": "trained faster",
+    "mixed": "had mixed results",
+    "one seed": "",
+    "no difference": "made no difference",
+    "does not pay": "did not pay",
+    "identical": "trained exactly as the baseline",
+    "unknown": "did not end at a finite test result",
+}
 
 
-def judge(difference: Paired) -> Judgement:
-    """No difference where the interval includes 0 and where two trainings are identical."""
-    low, high = difference["low"], difference["high"]
-    if difference["same"] or (difference["mean"] == 0 and low is None):
-        return "no difference"
-    if low is None or high is None:
-        return "one seed"
-    return "lower" if high < 0 else "higher" if low > 0 else "no difference"
+def _rest(name: str, found: Comparison) -> str:
+    """The verdicts of the other methods, in a few words."""
+    every = {other: v.category for other, v in verdicts(found.summary).items() if other != name}
+    parts = []
+    for category, did in DID.items():
+        names = [other for other, each in every.items() if each == category]
+        if names and did:
+            parts.append(f"{_listed(names)} {did}")
+    return f"{'; '.join(parts)}." if parts else ""
 
 
-def _tested(summary: Summary) -> str:
-    """The best test result in equal time."""
-    name, base = best(summary), summary["baseline"]
-    if name is None:
-        return "No method ended at a finite test result."
-    pairs = summary["methods"][name]["differences"]
+# ------------------------------------------------------------------------------------ the verdict
+
+
+def _sentence(name: str, found: Comparison) -> str:
+    """The verdict on one method, from its test results and its time to the target."""
+    summary, base = found.summary, found.summary["baseline"]
+    said = verdict(name, summary)
+    test, pace = _equal(name, found), _pace(name, found)
+    more = "".join(f", {each}" for each in _beside(name, found))
+    alone = len(_others(summary)) == 1
+    match said.category:
+        case "identical":
+            return f"There is no difference: {_exactly([name], found)}"
+        case "pays":
+            return f"{name} pays: {test}{more}, and it {pace}"
+        case "better test":
+            return f"{name} pays on the test set: {test}{more}; it {pace}"
+        case "sooner":
+            none = f"with no difference in {_label(found)}"
+            return f"{name} trains faster: it {pace}, {none}: {test}{more}"
+        case "mixed":
+            other = "; ".join(_beside(name, found))
+            return f"{name} has mixed results: {test}, but {other}; it {pace}"
+        case "one seed":
+            again = "repeat it with --seeds 3 or more"
+            return f"One seed gives no verdict, so {again}: {test}, and it {pace}"
+        case "no difference":
+            return f"No difference between {name} and {base}: {test}{more}, and it {pace}"
+        case _:
+            no = f"{name} does not pay" if alone else f"No method pays. {name} came closest"
+            if said.pace == "sooner":
+                return f"{no}: it {pace}, but {_worse(name, found)}"
+            return f"{no}: {test}{more}; it {pace}"
+
+
+def _worse(name: str, found: Comparison) -> str:
+    """What is worse on the test set, where the train loss fell sooner."""
+    if verdict(name, found.summary).test != "worse":
+        return f"{'; '.join(_beside(name, found))}; {_equal(name, found)}"
+    higher = "higher" if found.summary["better"] == "lower" else "lower"
+    more = "".join(f", {each}" for each in _beside(name, found))
+    values = _equal(name, found).partition(" is ")[2]
+    return f"its {_label(found)} in equal time is {higher}: {values}{more}"
+
+
+Which = Literal["equal_time", "best", "worst"]
+
+
+def _pair(name: str, found: Comparison, which: Which) -> tuple[Paired, float, float, Measure]:
+    """A difference, the two values, and what they are of."""
+    method, base = found.summary["methods"][name], _baseline(found.summary)
+    pairs = method["differences"]
     assert pairs is not None
-    measure, ours, theirs = _equal_time(summary, name)
-    against = f"{ours} against {theirs}{_interval(pairs['equal_time'], measure)}"
-    verdict = judge(pairs["equal_time"])
-    if verdict == "one seed":
-        return f"In equal training time, the {measure} of {name} was {ours} against {theirs}."
-    if verdict == "no difference":
-        return (
-            f"In equal training time, there was no difference in {measure} between {name} and "
-            f"{base}: {against}."
-        )
-    first = "No method was better: in" if verdict == "higher" else "In"
-    return f"{first} equal training time, {name} had a {verdict} {measure} than {base}: {against}."
+    if which == "worst":
+        own, theirs = (each["final"]["test_error_worst"]["mean"] for each in (method, base))
+        return pairs["worst"], own, theirs, WORST
+    measure = found.measures[found.primary]
+    if which == "best":
+        return pairs["best"], method["best"]["mean"], base["best"]["mean"], measure
+    theirs = ended_at(base["final"], found.primary)["mean"]
+    return pairs["equal_time"], theirs + pairs["equal_time"]["mean"], theirs, measure
 
 
-def _equal_time(summary: Summary, name: str) -> tuple[str, str, str]:
-    """The name of the test measure, its value in equal time, and the baseline's."""
-    final, pairs = _baseline(summary)["final"], summary["methods"][name]["differences"]
-    measure = summary["primary"]
-    theirs = ended_at(final, measure)["mean"]
-    ours = math.nan if pairs is None else theirs + pairs["equal_time"]["mean"]
-    return _named(measure), _measured(ours, measure), _measured(theirs, measure)
+def _values(name: str, found: Comparison, which: Which) -> tuple[str, str]:
+    """The two values, with the digits of their difference."""
+    difference, own, theirs, measure = _pair(name, found, which)
+    digits = numbers.digits(difference, own, measure.unit == "%")
+    return (
+        numbers.measured(own, measure.unit == "%", digits),
+        numbers.measured(theirs, measure.unit == "%", digits),
+    )
 
 
-def _named(measure: str) -> str:
-    return measure.replace("_", " ")
+def _against(name: str, found: Comparison, which: Which) -> str:
+    """ "1.20% against 1.90% (-0.70 points, 95% interval -0.90 to -0.50)"."""
+    own, theirs = _values(name, found, which)
+    difference, _, _, measure = _pair(name, found, which)
+    return f"{own} against {theirs}{_interval(difference, measure)}"
 
 
-def _measured(value: float, measure: str) -> str:
-    return numbers.percent(value, 2) if measure.startswith("test_error") else f"{value:.1f}"
+def _equal(name: str, found: Comparison) -> str:
+    of = f"the {_label(found)} of {name}"
+    return f"in equal time {of} is {_against(name, found, 'equal_time')}"
 
 
-def _interval(difference: Paired, measure: str) -> str:
+def _beside(name: str, found: Comparison) -> list[str]:
+    """Best point and worst class, where they tell something else than equal time."""
+    said = verdict(name, found.summary)
+    told: list[str] = []
+    if said.best in ("better", "worse") and said.best != said.test:
+        against = _against(name, found, "best")
+        told.append(f"at the best point of each run the {_label(found)} is {against}")
+    if said.worst in ("better", "worse") and said.worst != said.test:
+        told.append(f"the error of the worst class is {_against(name, found, 'worst')}")
+    return told
+
+
+def _interval(difference: Paired, measure: Measure) -> str:
     """In brackets, the difference and its interval; nothing without one."""
     if difference["low"] is None or difference["same"]:
         return ""
-    percent = measure.startswith("test error")
+    percent = measure.unit == "%"
     unit = " points" if percent else ""
     text = numbers.difference(difference, percent).replace(" (", f"{unit}, 95% interval ", 1)
     return f" ({text}"
+
+
+def _label(found: Comparison) -> str:
+    return f"test {found.measures[found.primary].label}"
 
 
 def _over_budgets(found: Comparison) -> str:
@@ -184,7 +269,7 @@ def _over_budgets(found: Comparison) -> str:
     summary, base = found.summary, found.summary["baseline"]
     every = found.budgets["same_error"]
     reached = {n: every[n] for n in _differing(summary) if every[n]["share"] is not None}
-    goal = f"the {_named(found.budgets['measure'])} of {base} at its whole length"
+    goal = f"the {_label(found)} of {base} at its whole length"
     if not reached:
         return f"Within the budgets, no method came to {goal}."
     name = min(reached, key=lambda name: reached[name]["share"] or 0.0)
@@ -207,70 +292,37 @@ def _goal(summary: Summary) -> str:
     return f"the train loss at which {summary['baseline']} ended ({loss})"
 
 
-def _no_target(summary: Summary) -> str | None:
-    """Why there is nothing to reach, and what to do; None where there is a target."""
-    if _baseline(summary)["steps_to_target_ratio"] is not None:
-        return None
-    base, end = summary["baseline"], numbers.loss(summary["target_train_loss"])
-    return (
-        f"There is no time to compare: {base} ended no lower than it began (train loss {end}), "
-        f"so train for longer"
-    )
+def _pace(name: str, found: Comparison) -> str:
+    """The time to the target: "reaches the train loss ... in 62% of the time of uniform"."""
+    summary = found.summary
+    method, base, goal = summary["methods"][name], summary["baseline"], _goal(summary)
+    pace, time = verdict(name, summary).pace, method["time_to_target_ratio"]
+    if pace == "no target":
+        why = f"{base} ended no lower than it began ({numbers.loss(summary['target_train_loss'])})"
+        if not math.isfinite(summary["target_train_loss"]):
+            why = f"{base} has no finite one"
+        return f"has no train loss to reach: {why}, so train for longer"
+    if pace == "never" or time is None:
+        return f"does not reach {goal}: it ends at {_end(method)}"
+    took, around = f"{numbers.percent(time)} of the time of {base}", method["time_to_target_range"]
+    if pace == "one seed" or around is None:
+        every = "" if pace == "one seed" else ", though not with every seed"
+        return f"reaches {goal} in {took}{every}"
+    interval = f"95% interval {numbers.percent(around[0])} to {numbers.percent(around[1])}"
+    if pace == "sooner":
+        return f"reaches {goal} sooner, in {took} ({interval})"
+    if pace == "later":
+        return f"reaches {goal} later, in {took} ({interval})"
+    if 1 / CLOCK <= time <= CLOCK:
+        return f"reaches {goal} in the same time"
+    if around[0] <= 1 <= around[1]:
+        return f"reaches {goal} in {took}, which is no difference ({interval})"
+    return f"reaches {goal} in {took}, which is the clock's doing: it took as many steps"
 
 
-def _winner(summary: Summary) -> str:
-    """The fastest method, by the time to the target."""
-    base, goal, name = summary["baseline"], _goal(summary), fastest(summary)
-    if (why := _no_target(summary)) is not None:
-        return f"{why}."
-    if name is None:
-        return _nobody(summary)
-    time = summary["methods"][name]["time_to_target_ratio"] or 0.0
-    share = numbers.percent(time)
-    if share == "100%":
-        return f"{name} reached {goal} in the same training time as {base}."
-    if time < 1:
-        return f"{name} reached {goal} first, in {share} of the training time of {base}."
-    return f"Nothing was faster than {base}: to reach {goal}, {name} took {share} of its time."
-
-
-def _nobody(summary: Summary) -> str:
-    """No method reached the target: which came closest."""
-    finals = {name: summary["methods"][name]["final"] for name in _differing(summary)}
-    ends = {
-        final["train_loss"]["mean"]: name
-        for name, final in finals.items()
-        if math.isfinite(final["train_loss"]["mean"])
-    }
-    if not ends:
-        return f"No method reached {_goal(summary)}, or ended at a finite one."
-    end = min(ends)
-    return f"No method reached {_goal(summary)}: {ends[end]} ended at {numbers.loss(end)}."
-
-
-def fastest(summary: Summary) -> str | None:
-    """The method other than the baseline that reached the target first; None if none did."""
-    times = {
-        name: summary["methods"][name]["time_to_target_ratio"]
-        for name in _differing(summary)
-        if summary["methods"][name]["time_to_target_ratio"] is not None
-    }
-    return min(times, key=lambda name: times[name] or 0.0, default=None)
-
-
-def _caution(summary: Summary) -> str:
-    """How far the seeds agree."""
-    name = fastest(summary)
-    if _baseline(summary)["n"] < 2:
-        return "This is one seed: another may turn out differently."
-    if name is None:
-        return ""
-    alone = summary["methods"][name]["seeds_to_target"]
-    ratios = sorted(value for value in alone if value is not None)
-    if len(ratios) < len(alone):
-        return f"Of its {len(alone)} seeds, {len(ratios)} reached it."
-    low, high = f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"
-    return f"Seed by seed {name} took {low if low == high else f'{low} to {high}'} times the steps."
+def _end(method: MethodSummary) -> str:
+    end = method["final"]["train_loss"]["mean"]
+    return numbers.loss(end) if math.isfinite(end) else "no finite one"
 
 
 def facts(found: Comparison) -> list[tuple[str, str]]:
@@ -280,19 +332,17 @@ def facts(found: Comparison) -> list[tuple[str, str]]:
     if name is None or not found.finished:
         return []
     method, base = summary["methods"][name], summary["baseline"]
-    measure, ours, theirs = _equal_time(summary, name)
-    time = method["time_to_target_ratio"]
-    large = [(ours, f"{measure} in equal time, against {theirs}")]
+    ours, theirs = _values(name, found, "equal_time")
+    large = [(ours, f"{_label(found)} in equal time, against {theirs}")]
     if found.budgets is not None and found.budgets["same_error"][name]["share"] is not None:
         share = numbers.ratio(found.budgets["same_error"][name]["share"])
-        large.append((share, f"the training time of {base} to its {measure}"))
-    if "test_error_worst" in method["final"]:
-        own, worst = (
-            numbers.percent(each["final"]["test_error_worst"]["mean"], 2)
-            for each in (method, _baseline(summary))
-        )
+        large.append((share, f"the training time of {base} to its {_label(found)}"))
+    pairs = method["differences"]
+    if pairs is not None and "worst" in pairs:
+        own, worst = _values(name, found, "worst")
         large.append((own, f"error of the worst class, against {worst}"))
-    large.append((numbers.ratio(time), f"the training time of {base} to its train loss"))
+    time = numbers.ratio(method["time_to_target_ratio"])
+    large.append((time, f"the training time of {base} to its train loss"))
     return [*large, (numbers.ratio(method["step_cost_ratio"]), f"the cost of a step of {base}")]
 
 
@@ -300,67 +350,74 @@ def facts(found: Comparison) -> list[tuple[str, str]]:
 
 
 def sentences(found: Comparison) -> list[str]:
-    """One or two sentences per method other than the baseline; none before the end."""
-    return [_about(name, found.summary) for name in _others(found.summary) if found.finished]
+    """A few sentences per method other than the baseline; none before the end.
+
+    All of its results, what ``auto`` decided, and the reasons where it gains nothing.
+    """
+    if not found.finished:
+        return []
+    return [
+        " ".join(filter(None, [_about(name, found), decided(name, found), *reasons(name, found)]))
+        for name in _others(found.summary)
+    ]
 
 
-def _about(name: str, summary: Summary) -> str:
+def _about(name: str, found: Comparison) -> str:
+    summary = found.summary
     method, base = summary["methods"][name], summary["baseline"]
-    pairs = method["differences"]
-    if pairs is not None and pairs["end"]["same"]:
+    if verdict(name, summary).category == "identical":
         return f"{name} trained exactly as {base}: no difference."
-    parts = [_test(name, summary)]
+    parts = [_test(name, found)]
     if math.isfinite(summary["target_train_loss"]):
         parts.append(_train(name, method, summary))
     return f"{'; '.join(filter(None, parts))}."
 
 
-def _test(name: str, summary: Summary) -> str:
+def _test(name: str, found: Comparison) -> str:
     """The test result in equal time, at the best point, and of the worst class."""
-    method = summary["methods"][name]
-    pairs = method["differences"]
+    pairs = found.summary["methods"][name]["differences"]
     if pairs is None:
-        return f"{name} has no seed in common with {summary['baseline']}"
-    measure, ours, theirs = _equal_time(summary, name)
-    text = f"In equal time, the {measure} of {name} was {ours} against {theirs}"
-    text += _judged(pairs["equal_time"], measure)
-    best_of_all = _measured(method["best"]["mean"], summary["primary"])
-    base_best = _measured(_baseline(summary)["best"]["mean"], summary["primary"])
-    text += f", at the best point of each run {best_of_all} against {base_best}"
-    text += _judged(pairs["best"], measure)
-    if "worst" in pairs:
-        own, base = (
-            numbers.percent(each["final"]["test_error_worst"]["mean"], 2)
-            for each in (method, _baseline(summary))
-        )
-        text += f", of the worst class {own} against {base}{_judged(pairs['worst'], measure)}"
-    return text
+        return f"{name} has no seed in common with {found.summary['baseline']}"
+    text = f"In equal time, the {_label(found)} of {name} was {_judged(name, found, 'equal_time')}"
+    text += f", at the best point of each run {_judged(name, found, 'best')}"
+    return (
+        f"{text}, of the worst class {_judged(name, found, 'worst')}" if "worst" in pairs else text
+    )
 
 
-def _judged(difference: Paired, measure: str) -> str:
-    verdict = judge(difference)
-    if verdict == "one seed":
-        return " (one seed)"
-    if verdict == "no difference":
-        return f" (no difference{_bare(difference, measure)})"
-    return f" ({verdict}{_bare(difference, measure)})"
+def _judged(name: str, found: Comparison, which: Which) -> str:
+    """ "1.20% against 1.90% (lower: -0.70 points, 95% interval -0.90 to -0.50)"."""
+    own, theirs = _values(name, found, which)
+    difference, _, _, measure = _pair(name, found, which)
+    inside, told = _interval(difference, measure), _direction(difference, measure)
+    return f"{own} against {theirs} ({told}{f': {inside[2:-1]}' if inside else ''})"
 
 
-def _bare(difference: Paired, measure: str) -> str:
-    inside = _interval(difference, measure)
-    return f": {inside[2:-1]}" if inside else ""
+def _direction(difference: Paired, measure: Measure) -> str:
+    called = call(difference, measure.better)
+    if called == "none":
+        return "no difference"
+    if called not in ("better", "worse"):
+        return called
+    return "lower" if (called == "better") == (measure.better == "lower") else "higher"
 
 
 def _train(name: str, method: MethodSummary, summary: Summary) -> str:
-    end = numbers.loss(method["final"]["train_loss"]["mean"])
-    if (why := _no_target(summary)) is not None:
-        return f"{why[0].lower()}{why[1:]}; {name} ended at {end}"
+    if _baseline(summary)["steps_to_target_ratio"] is None:
+        base, end = summary["baseline"], numbers.loss(summary["target_train_loss"])
+        return (
+            f"there is no time to compare: {base} ended no lower than it began (train loss {end}), "
+            f"so train for longer; {name} ended at {_end(method)}"
+        )
     steps, time = method["steps_to_target_ratio"], method["time_to_target_ratio"]
     if steps is None or time is None:
         length = f"{method['final']['step']} steps"
-        return f"it did not reach {_goal(summary)} in {length} and ended at {end}"
+        return f"it did not reach {_goal(summary)} in {length} and ended at {_end(method)}"
     joint = "and" if (steps < 1) == (time < 1) else "but"
     effort = f"{numbers.percent(steps)} of the steps {joint} {numbers.percent(time)}"
-    ratio = method["step_cost_ratio"]
+    ratio, around = method["step_cost_ratio"], method["time_to_target_range"]
     cost = "" if ratio is None else f", at {ratio:.2f} times the cost per step"
-    return f"to reach {_goal(summary)}, it needed {effort} of the training time{cost}"
+    interval = ""
+    if around is not None:
+        interval = f" (95% interval {numbers.percent(around[0])} to {numbers.percent(around[1])})"
+    return f"to reach {_goal(summary)}, it needed {effort} of the training time{interval}{cost}"
