@@ -14,8 +14,10 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from salience.cli.progress import say, watch
+from salience.compare.check import Checked
 from salience.compare.plan import Plan, finish, start
-from salience.compare.reading import read_comparison
+from salience.compare.reading import Comparison, read_comparison
+from salience.compare.report import numbers
 from salience.compare.report.page import write_report
 from salience.compare.report.table import terminal
 from salience.compare.report.words import outcome, sentences
@@ -24,7 +26,7 @@ from salience.errors import SalienceError
 
 __all__ = [
     *("INTERRUPTED", "DataDir", "Debug", "Jobs", "OneSentence", "Replace", "Resume", "Seed"),
-    *("Seeds", "Threads", "interruptible", "list_files", "run", "typed"),
+    *("Seeds", "Threads", "interruptible", "list_files", "run", "show", "typed"),
 ]
 
 INTERRUPTED = 130  # the status after Ctrl-C
@@ -37,8 +39,6 @@ Seeds = Annotated[int, typer.Option(help="Runs per method.")]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show the whole traceback of an error.", callback=debug)
 ]
-
-
 Replace = Annotated[bool, typer.Option("--replace", help="Start over: remove what is in it.")]
 
 
@@ -70,19 +70,29 @@ def run(
     ``salience.compare.plan.start``.
     """
     console = Console()
-    with interruptible(out), start(plan, out, settings, **options) as rows:
-        console.print(Text(" ".join(filter(None, [about, announced(plan)]))))
+
+    def tell(checked: Checked) -> None:
+        """The plan, and the time it takes by the first look at the task."""
+        seconds = plan.expected_seconds(checked, options.get("jobs", 1))
+        expected = f"Expected time: {numbers.duration(seconds)}."
+        console.print(Text(" ".join(filter(None, [about, announced(plan), expected]))))
         say(console, f"Results: {out}\n")
+
+    with interruptible(out), start(plan, out, settings, told=tell, **options) as rows:
         runs = dict.fromkeys(plan.methods, len(plan.seeds) * len(plan.shares))
         watch(rows, runs, plan.evaluations, console)
         finish(plan, out)
-        found = read_comparison(out)
-        for part in terminal(found, console.width):
-            console.print(part)
-        for sentence in (f"\n{outcome(found)}\n", *sentences(found)):
-            console.print(Text(sentence))
+        show(read_comparison(out), console)
         data = ("summary.json", "runs.jsonl", "hardest.json", "config.json")
         list_files(console, [*write_report(out), *(out / name for name in data)])
+
+
+def show(found: Comparison, console: Console) -> None:
+    """The tables, the verdict, and what there is to say of each method."""
+    for part in terminal(found, console.width):
+        console.print(part)
+    for sentence in (outcome(found), *sentences(found)):
+        console.print(Text(f"\n{sentence}"))
 
 
 def announced(plan: Plan) -> str:
@@ -103,12 +113,9 @@ def interruptible(out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         words = [word for word in shlex.split(typed()) if word not in ("--replace", "--resume")]
         command = shlex.join([*words, "--resume"])
+        text = "interrupted before anything was written"
         if (out / "config.json").exists():
-            text = (
-                f"interrupted; what was measured is in {out}. To continue, type:\n\n  {command}\n"
-            )
-        else:
-            text = "interrupted before anything was written"
+            text = f"interrupted; what was measured is in {out}. To continue:\n\n  {command}\n"
         print(f"\nsalience: {text}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
 
