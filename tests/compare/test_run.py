@@ -15,7 +15,7 @@ from salience.compare.methods import make_method
 from salience.compare.task import SCHEDULES, onecycle
 from salience.errors import ArgumentError
 
-ABSENT = ("budget", "test_perplexity", "test_error_rare")
+ABSENT = ("budget", "test_perplexity", "test_error_rare", "sampler")
 FIELDS = [name for name in Row.__annotations__ if name not in ABSENT]
 UNIFORM, HISTORY = make_method("uniform"), make_method("history")
 
