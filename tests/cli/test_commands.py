@@ -176,7 +176,8 @@ def test_compare_within_budgets(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
     assert len(rows) == 3 * 2 * 2 * 4
     assert {(row["budget"], row["step"]) for row in rows if row["step"]} >= {(0.5, 6), (1.0, 12)}
-    assert "Over all budgets, " in result.output or "Within the budgets, " in result.output
+    told = " ".join(result.output.split())
+    assert "Over all budgets, " in told or "Within the budgets, " in told
     written = read(out, "summary.json")
     assert written["budgets"]["shares"] == [0.5, 1.0]
     assert [*written["budgets"]["same_error"]] == ["uniform", "infobatch", "random-subset"]
