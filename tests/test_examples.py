@@ -18,6 +18,7 @@ SAYS = {
     "resume": r"^identical: 14 of 23 steps",
     "stream": r"^epoch 9: mean loss \d\.\d+ over the stream$",
     "custom_score": r"^hardest five examples: \[(\d+, ){4}\d+\]$",
+    "insight": r"^wrong labels found: [56]\d of 72$",
     "wrong_labels": r"^focus=closeness: test error \d\.\d %$",
     "custom_loop": r"^step 400: mean loss 0\.\d+, effective sample size \d+\.\d of 64$",
 }

@@ -101,7 +101,7 @@ def test_a_plain_loop_is_shown_by_a_function(tmp_path: Path) -> None:
         (("--top", 0), "top must be between 1 and 500; got 0"),
         (("--show", "none.py:show"), "there is no file 'none.py'"),
         (("--show", f"{SHOWS}:none"), "has no function 'none'"),
-        (("--show", f"{SHOWS}:broken"), "example 59 cannot be shown"),
+        (("--show", f"{SHOWS}:broken"), "showing example 59 failed"),
         (("--export", "a.txt", "--group", "easiest"), "group must be one of hardest"),
         (("--export", "a.doc"), "must end in .npz, .csv, .parquet"),
         (("--task", "digits"), "1437 training examples, the history 60"),

@@ -1,8 +1,5 @@
 """``salience insight``: what the losses of each example tell."""
 
-import importlib.util
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +11,7 @@ from salience.cli.common import DataDir, list_files
 from salience.cli.progress import say
 from salience.cli.tasks import resolve
 from salience.compare.directory import write
+from salience.compare.own import own_function
 from salience.compare.task import Task
 from salience.errors import ArgumentError, DataError
 from salience.history import GROUPS, LossHistory
@@ -110,7 +108,7 @@ def _pictures(
 ) -> Show | None:
     """How to show an example: the user's function, or that of the task; None where neither is."""
     if show is not None:
-        return _function(show)
+        return own_function(show, "shows an example")
     if task is None and "task" in found.config:
         try:
             task = _task(str(found.config["task"]), found.config, data_dir)
@@ -129,19 +127,3 @@ def _pictures(
 def _task(name: str, config: dict[str, Any], data_dir: Path | None) -> Task:
     size = config.get("model")
     return resolve(name, size if size in SIZES else "small", data_dir, None)
-
-
-def _function(spec: str) -> Show:
-    path, _, name = spec.rpartition(":")
-    if not Path(path).is_file():
-        raise ArgumentError(f"there is no file {path!r}: write path/to/file.py:function")
-    found = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ArgumentError(f"{path} has no function {name!r}: name the one that shows an example")
-    return partial(function)

@@ -8,6 +8,7 @@ of the task may import later, and so may worker processes.
 import importlib.util
 import keyword
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from salience.compare.task import Task
 from salience.compare.user_code import user_code
 from salience.errors import ArgumentError
 
-__all__ = ["check_name", "is_own", "own_file", "own_task"]
+__all__ = ["check_name", "is_own", "own_file", "own_function", "own_task"]
 
 FUNCTION = "make_task"
 
@@ -47,9 +48,7 @@ def own_task(spec: str) -> Task:
             f"there is no file {path}: write path/to/file.py:make_task, or begin one with "
             f"salience new {path}"
         )
-    make = getattr(_imported(path.resolve()), name, None)
-    if not callable(make):
-        raise ArgumentError(f"{path} has no function {name!r}: name the one that returns a Task")
+    make = _function(path, name, "returns a Task")
     with user_code(f"{name} of {path}"):
         task = make()
     if not isinstance(task, Task):
@@ -58,6 +57,22 @@ def own_task(spec: str) -> Task:
             f"salience.compare.Task"
         )
     return task
+
+
+def own_function(spec: str, does: str) -> Callable[..., Any]:
+    """``path/to/file.py:function``: the function, which ``does`` what is asked for."""
+    path, _, name = spec.rpartition(":")
+    if not Path(path).is_file():
+        raise ArgumentError(f"there is no file {path!r}: write path/to/file.py:function")
+    return _function(Path(path), name, does)
+
+
+def _function(path: Path, name: str, does: str) -> Callable[..., Any]:
+    found = getattr(_imported(path.resolve()), name, None)
+    if not callable(found):
+        raise ArgumentError(f"{path} has no function {name!r}: name the one that {does}")
+    function: Callable[..., Any] = found
+    return function
 
 
 # ------------------------------------------------------------------------------------ importing

@@ -12,6 +12,7 @@ from salience.compare.reading import Example
 from salience.compare.report import numbers
 from salience.compare.report.hardest import card
 from salience.compare.report.interactive import render
+from salience.compare.user_code import user_code
 from salience.errors import ArgumentError
 from salience.history import ClassSummary, Group, LossHistory
 from salience.insight.words import about, facts, lead, shown_groups
@@ -97,13 +98,8 @@ def _class_cells(each: ClassSummary) -> list[str]:
 
 def _shown(show: Show, index: int) -> tuple[np.ndarray[Any, np.dtype[np.uint8]] | None, str]:
     """Pixels [C, H, W], or else a text."""
-    try:
+    with user_code(f"showing example {index}"):
         found = show(index)
-    except Exception as error:
-        raise ArgumentError(
-            f"example {index} cannot be shown: {type(error).__name__}: {error}; mend the function "
-            f"that shows examples, or leave it out"
-        ) from error
     if isinstance(found, np.ndarray):
         found = torch.from_numpy(found)
     if not isinstance(found, Tensor):
