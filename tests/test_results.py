@@ -282,3 +282,32 @@ def test_costs_of_large_batches_before_and_after_agree_with_the_rows() -> None:
             f"{median(after):.{digits}f}",
             f"{median(ratios):.2f}",
         ]
+
+
+# ---------------------------------------------------------------------------------------- insight
+
+
+def test_the_tables_about_insight_are_those_of_the_rows() -> None:
+    page = RESULTS.parent / "docs" / "insight.md"
+    rows = table(page)
+    about, *seeds = _lines(RESULTS / "insight" / "known-errors.jsonl")
+    assert f"commit `{about['commit'][:7]}`" in page.read_text("utf-8")
+    for each in seeds:
+        places = sorted(each["places"].values())
+        counts = [sum(place <= most for place in places) for most in (30, 100, 300, 3000)]
+        assert [str(value) for value in (each["seed"], *counts, places[8])] in rows
+    for each in _lines(RESULTS / "insight" / "recording.jsonl")[1:]:
+        size = f"10^{len(str(each['n'])) - 1}"
+        numbers = (f"{each['without_us']:g}", f"{each['with_us']:g}")
+        assert [size, f"`{each['score']}`", *numbers] in rows
+
+
+def test_wrong_labels_are_found_with_the_precision_that_is_promised() -> None:
+    found = _lines(RESULTS / "default" / "suspects.jsonl")
+    precisions = [row["precision_at_count"] for row in found if row["share"] == 0.05]
+    assert len(precisions) == 3
+    assert min(precisions) >= 0.9
+
+
+def _lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
