@@ -140,6 +140,8 @@ def test_fewer_examples_in_a_step_are_a_reason_for_cheaper_ones():
 
 def test_identical_runs_are_never_faster(tmp_path):
     rows = curves("uniform", FALLING, BASE) + curves("history", FALLING, BASE, cost=0.05)
+    for row in rows[len(rows) // 2 :]:
+        row["sampler"] = {"gain": 1.0}  # that one of them tells more is no difference
     found = read_comparison(directory(tmp_path, rows))
     assert outcome(found) == "There is no difference: history trained exactly as uniform."
     assert sentences(found) == ["history trained exactly as uniform: no difference."]
@@ -313,6 +315,31 @@ def test_errors_that_come_in_steps_are_not_known_more_finely(counts, examples):
     assert fine * examples == pytest.approx(round(fine * examples), abs=1e-6)
     found = paired([values[0]] * 2, [values[0] - fine] * 2, fine=fine)
     assert found["low"] < 0 < found["high"]  # two seeds that differ by one step are no evidence
+
+
+def interval_by_hand(rows):
+    """Of the time ratio: Student's of the logarithms of single seeds, around that of the means."""
+    logs, roughs = [], []
+    steps = column(rows, "uniform", "step")[0]
+    for seed in range(3):
+        own, base = (column(rows, n, "train_loss")[seed] for n in ("history", "uniform"))
+        times, theirs = (column(rows, n, "seconds")[seed] for n in ("history", "uniform"))
+        at, goal = (np.flatnonzero(losses <= base[-1])[0] for losses in (own, base))
+        logs.append(math.log(times[at] / theirs[at] * steps[at] / steps[goal]))
+        parts = [(steps[i] - steps[i - 1]) / steps[i] for i in (at, goal)]
+        roughs.append(math.sqrt((parts[0] ** 2 + parts[1] ** 2) / 12))
+    half = T_95[3] * max(np.std(logs, ddof=1), np.mean(roughs)) / math.sqrt(3)
+    ratio = by_hand(rows)[3]
+    return [ratio * math.exp(-half), ratio * math.exp(half)]
+
+
+@pytest.mark.parametrize("wobble", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("cost", [0.08, 0.11, 0.3])
+def test_the_interval_of_the_time_ratio(wobble, cost):
+    rows = curves("uniform", FALLING, BASE, wobble=0.01)
+    rows += curves("history", SOON, ALIKE, cost=cost, wobble=wobble)
+    found = summarize(rows)["methods"]["history"]["time_to_target_range"]
+    assert found == pytest.approx(interval_by_hand(rows))
 
 
 def test_the_chart_shows_the_ratio_of_the_table():

@@ -24,13 +24,8 @@ __all__ = [
 ]
 
 CLOCK = 1.03  # times that differ by less are equal: clocks differ by as much for the same work
-UNEQUAL = (
-    "method",
-    "k",
-    "seconds",
-    "examples",
-    "sampler",
-)  # what may differ between identical trainings
+# What may differ between identical trainings.
+UNEQUAL = ("method", "k", "seconds", "examples", "sampler")
 WORST = "test_error_worst"
 
 Runs = Sequence[Sequence[Row]]
