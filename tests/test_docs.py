@@ -158,6 +158,16 @@ def test_numbers_that_are_quoted_are_recorded(page: str) -> None:
     assert [each for each in quoted if each not in recorded] == []
 
 
+def test_the_default_was_not_worse_in_any_recorded_case() -> None:
+    """As docs/questions.md says: no interval of the test error lies above 0."""
+    results = (ROOT / "results" / "README.md").read_text("utf-8")
+    section = results.partition("## The default against uniform sampling")[2].partition("\n\n- ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| [")]
+    lowest = [float(re.search(r"\(([+-][\d.]+) to", row[4])[1]) for row in rows]
+    assert len(lowest) >= 7
+    assert max(lowest) <= 0
+
+
 # ------------------------------------------------------------------------------ code that is shown
 
 
