@@ -141,7 +141,7 @@ def test_the_head_names_the_fastest_the_seeds_and_the_machine(made):
         "loss at which uniform ended (0.125) in 60% of the time of uniform, which is no difference"
     )
     assert "loss did not pay." in lead
-    assert "With 2 seeds only a difference of more than 3.7 points would show: --seeds 10" in lead
+    assert "With 2 seeds only a difference of more than 3.67 points would show; --seeds" in lead
     assert "with uniform, history and loss: 2 seeds each, 40 steps." in page.text()
     assert "A Processor @ 2.80GHz · salience 0.1.0 · torch 2.13.0" in page.text()
     assert [text for _, text in page.find("dd")][:3] == ["1.50%", "0.60x", "1.20x"]

@@ -1,19 +1,16 @@
 """Why a method gains nothing, from what the runs recorded, and what to try."""
 
-import math
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, cast
 
-from salience.compare.measures import Measure
-from salience.compare.paired import t_95
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
 from salience.compare.run import Row
 from salience.compare.summary import by_seed
 from salience.compare.verdict import call, verdict
 
-__all__ = ["decided", "reasons"]
+__all__ = ["decided", "few_seeds", "reasons"]
 
 EVEN = 1.1  # gain of draws by loss, below which there is nothing to win
 COSTLY = 1.1  # times the cost of a step, that has to be earned
@@ -75,7 +72,6 @@ def reasons(name: str, found: Comparison) -> list[str]:
         _late(name, found),
         _few_passes(name, found),
         _even(name, found),
-        _few_seeds(name, found),
     ]
     return [each for each in told if each]
 
@@ -183,8 +179,8 @@ def _gain(row: Row, found: Comparison) -> float | None:
     return float(value) if counts and isinstance(value, int | float) else None
 
 
-def _few_seeds(name: str, found: Comparison) -> str:
-    """How large a difference would have to be to show."""
+def few_seeds(name: str, found: Comparison) -> str:
+    """How large a difference would have to be to show; empty where there is one, or many seeds."""
     pairs, n = found.summary["methods"][name]["differences"], found.summary["methods"][name]["n"]
     if pairs is None or pairs["end"]["same"] or n >= FEW:
         return ""
@@ -192,15 +188,8 @@ def _few_seeds(name: str, found: Comparison) -> str:
     low, high = pair["low"], pair["high"]
     if low is None or high is None or call(pair, measure.better) != "none":
         return ""
+    half = (high - low) / 2
+    least = f"{100 * half:.2f} points" if measure.unit == "%" else f"{half:.2g}"
     return (
-        f"With {n} seeds only a difference of more than {_width((high - low) / 2, measure)} would "
-        f"show: --seeds 10 narrows that to about {_width(_narrowed((high - low) / 2, n), measure)}."
+        f"With {n} seeds only a difference of more than {least} would show; --seeds 10 shows less."
     )
-
-
-def _narrowed(half: float, n: int, wanted: int = 10) -> float:
-    return half * t_95(wanted - 1) / t_95(n - 1) * math.sqrt(n / wanted)
-
-
-def _width(value: float, measure: Measure) -> str:
-    return f"{100 * value:.2g} points" if measure.unit == "%" else f"{value:.2g}"

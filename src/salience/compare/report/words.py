@@ -7,7 +7,7 @@ from salience.compare.measures import Measure
 from salience.compare.paired import CLOCK, Paired
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
-from salience.compare.report.reasons import decided, reasons
+from salience.compare.report.reasons import decided, few_seeds, reasons
 from salience.compare.summary import MethodSummary, Summary, ended_at
 from salience.compare.verdict import Category, call, leading, verdict, verdicts
 
@@ -123,7 +123,7 @@ def _why_not(name: str | None, found: Comparison) -> str:
     name = name or next(iter(_others(found.summary)))
     if verdict(name, found.summary).category in ("pays", "better test", "sooner"):
         return ""
-    return next(iter(reasons(name, found)), "")
+    return next(iter(reasons(name, found)), few_seeds(name, found))
 
 
 # What the other methods did, beside the one that leads.
