@@ -23,7 +23,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parent
 DOCS = ROOT / "docs"
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "results/README.md", "results/paper/README.md")
+OUTSIDE = (
+    *("CHANGELOG.md", "CONTRIBUTING.md", "results/README.md", "results/paper/README.md"),
+    *("results/fuzz/README.md", "results/soak/README.md"),
+)
 SHOWN = {".py": "python", ".toml": "toml", ".yml": "yaml", ".txt": "text", "": "bash"}
 PICTURES = (".png", ".svg")
 # Fenced blocks and inline code come first: what is in them is no link.

@@ -12,10 +12,12 @@ connection is a failure. Targets take turns of some seconds, until all together 
     python benchmarks/fuzz.py --inputs 1e7                     # half an hour
     python benchmarks/fuzz.py --targets idx,text --seconds 60  # a minute each
     python benchmarks/fuzz.py --table runs/fuzz/rows.jsonl     # Markdown
+    python benchmarks/fuzz.py --record results/fuzz            # rows and tables of both programs
 """
 
 import argparse
 import base64
+import gzip
 import json
 import mmap
 import multiprocessing
@@ -33,11 +35,13 @@ from typing import Any
 
 import torch
 from fuzz_targets import TARGETS, Target, scratch
+from scale_report import read_rows as recorded_rows
+from scale_report import write_page
 
 from salience.compare.directory import environment
 from salience.errors import SalienceError
 
-__all__ = ["fuzz", "read_rows", "table"]
+__all__ = ["append", "fuzz", "read_rows", "record", "table"]
 
 PART = 10**6  # inputs of one process, at most
 SLICE = 5.0  # seconds of one process, at most
@@ -222,9 +226,20 @@ def _processor_seconds(pid: int) -> float:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Plain or compressed; none where there is no file yet."""
+    return recorded_rows(path) if path.exists() else []
+
+
+def record(rows: Path, programs: Path, place: Path) -> None:
+    """Keep the rows, compressed, and write their tables into the page beside them."""
+    from programs import table as table_of_programs  # which imports this file
+
+    for given in (rows, programs):
+        name = f"{given.name.removesuffix('.gz')}.gz"
+        text = "".join(json.dumps(row) + "\n" for row in read_rows(given))
+        (place / name).write_bytes(gzip.compress(text.encode(), mtime=0))
+    made = {"readers": table(read_rows(rows)), "programs": table_of_programs(read_rows(programs))}
+    write_page(place / "README.md", made)
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
@@ -289,7 +304,12 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, default=Path("runs/fuzz/rows.jsonl"))
     parser.add_argument("--table", type=Path, help="print the table of these rows, and end")
     parser.add_argument("--replay", nargs=2, metavar=("TARGET", "INPUT"))
+    parser.add_argument("--programs", type=Path, default=Path("runs/fuzz/programs.jsonl"))
+    parser.add_argument("--record", type=Path, help="keep rows and programs in this folder")
     options = parser.parse_args()
+    if options.record is not None:
+        record(options.rows, options.programs, options.record)
+        return 0
     if options.table is not None:
         print(table(read_rows(options.table)))
         return 0

@@ -36,13 +36,14 @@ from typing import Any
 import numpy as np
 import soak_run
 import torch
+from scale_report import write_page
 from soak_run import AHEAD, BATCH, EXAMPLES, RECORD, STEPS, WORKERS, bad_at, checksum, options
 
 from salience import ImportanceSampler
 from salience.compare.digits import digits
 from salience.compare.directory import environment
 
-__all__ = ["flat", "replay", "verify"]
+__all__ = ["flat", "record", "replay", "table", "verify"]
 
 DISK = "3m"  # size of the small disk
 NAMESPACE = "SALIENCE_SOAK_DISK"  # set in the namespace
@@ -307,6 +308,33 @@ def soak(minutes: float, seed: int, disk: bool) -> dict[str, Any]:
     }
 
 
+def table(report: dict[str, Any]) -> str:
+    """What happened, and what came of it."""
+    steady, grown = report["steady"], report["steady"].get("flat", {})
+    kinds = {**report["ends"], **report["events"]}
+    lines = {
+        "minutes": f"{report['minutes']:g}",
+        "commit": f"`{report['commit'][:7] if report['commit'] else 'unknown'}`",
+        "disk": report["disk"],
+        "steps": f"{report['steps']:,}, of which {report['redone']:,} came again",
+        "runs that were killed and resumed": f"{report['runs']:,}",
+        **{f"event: {name}": f"{count:,}" for name, count in kinds.items()},
+        "bad losses": f"{sum(run.get('bad_losses', 0) for run in (*report['each'], steady)):,}",
+        "memory of the long process": f"{grown.get('memory_mb', 'unknown')} MB, grown by "
+        f"{grown.get('memory_grown_mb', 'unknown')} MB in {steady['steps']:,} steps",
+        "its open files": f"{grown.get('handles', 'unknown')}, grown by "
+        f"{grown.get('handles_grown', 'unknown')}",
+        "problems": "none" if not report["problems"] else "; ".join(report["problems"]),
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in lines.items())])
+
+
+def record(path: Path, place: Path) -> None:
+    """Keep a report, and write its table into the page beside it."""
+    shutil.copyfile(path, place / f"{json.loads(path.read_text())['minutes']:g}.json")
+    write_page(place / "README.md", {"soak": table(json.loads(path.read_text()))})
+
+
 def own_namespace() -> bool:
     """Whether we are in a mount namespace of our own; goes into one where the system allows it."""
     if NAMESPACE in os.environ:
@@ -331,7 +359,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="print the table of this report, and end")
+    parser.add_argument("--record", type=Path, help="with --table: keep both in this folder")
     given = parser.parse_args()
+    if given.table is not None:
+        print(table(json.loads(given.table.read_text())))
+        if given.record is not None:
+            record(given.table, given.record)
+        return 0
     disk = own_namespace()
     torch.set_num_threads(1)
     report = soak(given.minutes, given.seed, disk)

@@ -55,7 +55,8 @@ class Draw:
     def unbiased_mean(self, values: Tensor) -> float:
         """(1/B) sum_i values_i / (M p_i), unbiased for their mean over the dataset."""
         if self.uniform:
-            return float(np.add.reduce(values.numpy())) / values.shape[0]
+            # A few losses of 1e38 have a sum that float32 does not hold.
+            return float(np.add.reduce(values.numpy(), dtype=np.float64)) / values.shape[0]
         if self.counts is None:  # as below, in fewer operations
             inverse_sum = np.add.reduce(values.numpy() / self.probabilities.numpy())
             return float(inverse_sum) / (self.pool * values.shape[0])

@@ -75,10 +75,10 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def smooth(scores: Tensor, c: float | Tensor) -> Tensor:
-    """q_i = s_i + c, with s, c = ``scores``, ``c``: draws move towards uniform as c grows."""
+    """q_i = s_i + c in float64, with s, c = ``scores``, ``c``: closer to uniform as c grows."""
     if not isinstance(c, Tensor) and not (math.isfinite(c) and c >= 0):
         raise ArgumentError(f"smoothing must be a finite number >= 0; got {c}")
-    return scores + c
+    return _wide(scores) + c
 
 
 def probabilities(q: Tensor) -> Tensor:

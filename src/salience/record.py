@@ -161,6 +161,8 @@ def distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     values, repeated = losses.numpy()[place], ordered[1:] == ordered[:-1]
     if len(repeated) and repeated[repeated.argmax()]:
         starts = np.append(0, np.flatnonzero(~repeated) + 1)
-        means = np.add.reduceat(values, starts) / np.diff(starts, append=n)
+        # In float64, for a few losses of 1e38 have a sum that float32 does not hold.
+        sums = np.add.reduceat(values, starts, dtype=np.float64)
+        means = sums / np.diff(starts, append=n)
         ordered, values = ordered[starts], means.astype(np.float32)
     return torch.from_numpy(ordered), torch.from_numpy(values)

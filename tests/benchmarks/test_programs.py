@@ -45,7 +45,7 @@ def by_a_little(value: Any) -> Any:
         (smoothing.Adaptive, "constant", by_a_little),
         (whole.SumTree, "total", by_a_little),
         (smoothing.RunningMean, "floored", by_a_little),
-        (learning, "_distinct", lambda pair: (pair[0], pair[1] * 1.001)),
+        (learning, "distinct", lambda pair: (pair[0], pair[1] * 1.001)),
         (passes.Passes, "take", lambda indices: torch.cat([indices[:1], indices[:-1]])),
     ],
     ids=["weights", "smoothing", "total", "floor", "history", "pass"],

@@ -181,6 +181,8 @@ class Approx:
     def _train(self, indices: Tensor, losses: Tensor) -> None:
         self._optimizer.zero_grad()
         error = (self.predict(indices) - losses).square().mean()
+        if not bool(error.isfinite()):  # losses of 1e19 and more: their squares are no float32
+            return
         torch.autograd.backward(error)
         for parameter in self._model.parameters():
             if parameter.grad is None:  # no example had a history: to Adam that is a gradient of 0

@@ -132,7 +132,7 @@ class Strata:
             self._sorted = self._sort(n, generator)
         return StratifiedOrder(self._sorted, self.batch_size, key)
 
-    def _sort(self, n: int, generator: torch.Generator) -> NDArray[np.int32]:
+    def _sort(self, n: int, generator: torch.Generator) -> NDArray[np.integer[Any]]:
         """The first ``n`` by class, those of a class at random.
 
         Examples that came later are shuffled among themselves: so the order of the others stays
@@ -142,8 +142,8 @@ class Strata:
         ranks = by_frequency(self._classes[:n].long())
         few = int(ranks.max()) < 2**16  # those numpy sorts by counting
         keys = ranks.numpy().astype(np.uint16 if few else np.int64)[shuffled]
-        by_class: NDArray[np.int32] = shuffled[keys.argsort(kind="stable")].astype(np.int32)
-        return by_class
+        by_class: NDArray[np.integer[Any]] = shuffled[keys.argsort(kind="stable")]
+        return by_class.astype(places_dtype(n))
 
     def _shuffled(self, n: int, generator: torch.Generator) -> Iterator[Ints]:
         for start, stop in pairwise([0, *(size for size in self.sizes if size <= n)]):
@@ -154,7 +154,7 @@ class Strata:
 class StratifiedOrder:
     """One pass: batch b takes from stratum j the b-th example of a random order of its own."""
 
-    def __init__(self, examples: NDArray[np.int32], batch_size: int, key: int) -> None:
+    def __init__(self, examples: NDArray[np.integer[Any]], batch_size: int, key: int) -> None:
         n = len(examples)
         edges = np.arange(batch_size + 1) * n // batch_size
         rng = np.random.default_rng(key)
@@ -194,6 +194,11 @@ class StratifiedOrder:
         at = (self._first[column] + within + self._offset) % len(self._examples)
         chosen: Ints = self._examples[at].astype(np.int64)
         return chosen
+
+
+def places_dtype(n: int) -> type[np.integer[Any]]:
+    """Four bytes for each of ``n`` places, as long as they hold the last one."""
+    return np.int32 if n <= 2**31 else np.int64
 
 
 def by_frequency(classes: Tensor) -> Tensor:

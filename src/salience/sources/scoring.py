@@ -30,7 +30,8 @@ def known_scores(score: Score, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 def distribution(scores: Tensor, smoothing: Smoothing, most: float | None = None) -> Tensor:
     """p of candidates with these ``scores``; no p_i is larger than ``most``."""
-    q = functional.smooth(scores, smoothing.constant(scores.mean()))
+    exact = functional.smooth(scores, 0.0)  # the mean of a few losses of 1e38 is no float32
+    q = functional.smooth(exact, smoothing.constant(exact.mean()))
     return functional.probabilities(q if most is None else functional.cap(q, most))
 
 
