@@ -5,7 +5,7 @@ import pytest
 from compare.made_up import MADE
 from salience.compare.report.page import write_report
 
-WRITTEN = ["report.html", "report.md", "curves.png", "test.png", "cost.png"]
+WRITTEN = ["report.html", "report.md", "test.png", "curves.png", "cost.png"]
 
 
 @pytest.fixture(scope="session")

@@ -21,9 +21,10 @@ DRAWN = (  # how many methods each chart shows
     ".map((each) => each.dataset.place)).size]))"
 )
 FITS = (
-    "[...document.querySelectorAll('.chart')].every((chart) => "
+    "[...document.querySelectorAll('.chart')].every((chart) => !chart.clientWidth || "
     "chart.querySelector('svg').width.baseVal.value === chart.clientWidth)"
 )
+OTHERS = [f"other-{name}-{on}" for name in ("train_max_loss", "test_loss") for on in (0, 1)]
 WIDTHS = "[document.documentElement.scrollWidth, innerWidth]"
 
 
@@ -32,8 +33,12 @@ def test_the_page_is_drawn_without_complaint_request_or_sideways_scrolling(made,
     at = made(name)
     browser.open(at / "report.html", 1280)
     drawn = browser.run(DRAWN)
-    assert len(drawn) == (6 if name == "budgets" else 5)
+    assert len(drawn) == (6 if name == "budgets" else 5) + len(OTHERS)
+    assert {*OTHERS} < {*drawn}
     assert min(drawn.values()) >= len(read_comparison(at).summary["methods"])
+    browser.run("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+    browser.drawn()
+    assert min(browser.run(DRAWN).values()) == min(drawn.values())
     for width in (1280, 390):
         browser.resize(width)
         assert browser.run(WIDTHS) == [width, width]

@@ -26,7 +26,7 @@ from salience.compare.charts import (
 )
 from salience.compare.methods import METHOD_NAMES
 from salience.compare.reading import read_comparison
-from salience.compare.report.figures import charts
+from salience.compare.report.figures import charts, others
 from salience.compare.report.interactive import chart_html
 from salience.compare.report.png import chart_png
 
@@ -134,7 +134,7 @@ def test_nothing_below_zero_on_a_logarithmic_axis():
 )
 def test_an_axis_is_logarithmic_where_values_span_much(tmp_path, values, log):
     found = charts(read_comparison(directory(tmp_path, run("uniform", values))))
-    assert {panel.log for panel in found[0].panels} == {log}
+    assert {panel.log for panel in found[1].panels} == {log}
 
 
 @pytest.mark.parametrize("rows", [WINS, NEVER, run("uniform", [1.0, 0.0]), run("uniform", [2.0])])
@@ -184,7 +184,7 @@ def test_a_strip_has_its_modes_and_why():
 
 
 def test_points_are_marked_where_the_target_was_first_reached(tmp_path):
-    curves, tested, _ = charts(read_comparison(directory(tmp_path, WINS)))
+    tested, curves, _ = charts(read_comparison(directory(tmp_path, WINS)))
     steps, seconds = curves.panels
     assert [line.mark for line in steps.lines] == [line.mark for line in seconds.lines] == [4, 2]
     assert (steps.level, steps.level_text) == (0.125, "target 0.125")
@@ -194,3 +194,66 @@ def test_points_are_marked_where_the_target_was_first_reached(tmp_path):
     assert (tested.panels[0].level, tested.panels[0].lines[0].mark) == (None, None)
     assert tested.panels[0].lines[0].y == [2.0] * 5
     assert tested.panels[0].unit == "%"
+
+
+def test_any_measure_is_drawn_with_its_label_direction_and_unit(tmp_path):
+    rows = run("uniform", FALLING, test_auc=0.75, test_error=0.25)
+    config = {
+        "measures": {
+            "test_auc": {"label": "AUC", "better": "higher", "unit": ""},
+            "test_error": {"label": "error", "better": "lower", "unit": "%"},
+        },
+        "primary": "test_auc",
+    }
+    found = read_comparison(directory(tmp_path, rows, **config))
+    (auc, _), (error, _) = charts(found)[0].panels, others(found)[1].panels
+    assert (auc.title, auc.unit) == ("Test AUC against steps, higher is better", "")
+    assert auc.lines[0].y == [0.75] * 5
+    assert (error.title, error.unit, error.lines[0].y) == (
+        "Test error against steps",
+        "%",
+        [25.0] * 5,
+    )
+
+
+def test_the_worst_class_has_a_chart_where_there_are_classes(tmp_path):
+    rows = [{**row, "test_error_worst": 0.5} for row in WINS]
+    found = {chart.name: chart for chart in charts(read_comparison(directory(tmp_path, rows)))}
+    panel = found["worst"].panels[0]
+    assert (panel.y, panel.unit) == ("test error of the worst class", "%")
+    assert panel.lines[1].y == [50.0] * 5
+
+
+def test_a_budget_is_marked_where_the_result_is_the_same(tmp_path):
+    """Half-way in log time between 0.25 and 1, where the errors are 4 and 2 %: 3 % at 0.5."""
+    errors = {"uniform": {0.25: 0.05, 1.0: 0.03}, "history": {0.25: 0.04, 1.0: 0.02}}
+    rows = [
+        {**row, "budget": budget}
+        for name, within in errors.items()
+        for budget, error in within.items()
+        for row in run(name, FALLING, every=round(40 * budget), test_error=error)
+    ]
+    panel = charts(read_comparison(directory(tmp_path, rows, budgets=[0.25, 1.0])))[0].panels[0]
+    base, line = panel.lines
+    assert (base.marked, base.note) == (None, "")
+    assert line.marked == pytest.approx((0.5, 3.0))
+    assert line.note == "0.50x"
+    assert panel.level_text == "uniform: 3%"
+
+
+def test_a_strip_shows_when_a_sampler_was_on_and_why(tmp_path):
+    gains = [("off", 1.0), ("off", 1.05), ("sparing", 1.4), ("sparing", 1.5), ("focused", 2.5)]
+    auto = run("auto", FALLING)
+    for row, (mode, gain) in zip(auto, gains, strict=True):
+        row["sampler"] = {"mode": mode, "gain": gain, "active": mode != "off"}
+    found = read_comparison(directory(tmp_path, run("uniform", FALLING) + auto))
+    chart = {each.name: each for each in charts(found)}["auto"]
+    (strip,) = chart.panels[0].strips
+    assert [(part.start, part.end, part.mode) for part in strip.parts] == [
+        (0, 20, "off"),
+        (20, 40, "sparing"),
+    ]
+    assert strip.parts[1].why == (
+        "sparing from step 20 on; learned examples are visited less often; gain 1.40"
+    )
+    assert "focused: examples with a large loss are visited more often" in chart.title

@@ -46,7 +46,8 @@ from salience.compare.report.words import outcome, sentences
 
 BEST = "Best of the run"
 SAME = "1.00x (1.00 to 1.00)"
-CHARTS = ["curves-0", "curves-1", "test-0", "test-1", "cost-0"]
+CHARTS = ["test-0", "test-1", "curves-0", "curves-1", "cost-0"]
+OTHERS = [f"other-{name}-{on}" for name in ("train_max_loss", "test_loss") for on in (0, 1)]
 
 
 def methods(page):
@@ -173,7 +174,7 @@ def test_language_models_are_told_by_their_perplexity(made):
         assert table["history"]["Test perplexity"] == "130"
         assert "Test error" not in table["history"]
     assert "test perplexity of history was 130 against 140 (one seed)" in page.text()
-    assert [text for _, text in page.find("figcaption")][2:4] == [
+    assert [text for _, text in page.find("figcaption")][:2] == [
         "Test perplexity against steps",
         "Test perplexity against seconds",
     ]
@@ -350,7 +351,7 @@ def test_budgets_have_a_table_a_chart_and_a_sentence(made):
     line = drawn(page, "budgets-0", "history")
     assert line["x"] == [0.5, 1.0]
     assert line["y"] == pytest.approx([2.5, 1.5])
-    assert [*figures(page)] == ["budgets-0", *CHARTS]
+    assert [*figures(page)] == ["budgets-0", *CHARTS, *OTHERS]
 
 
 @pytest.mark.parametrize("losses", [[1.5, 1.2, 0.9], [2.5, 2.4, 2.3]])
@@ -437,7 +438,7 @@ def test_names_and_texts_from_data_are_shown_and_not_obeyed(made):
 
 def test_names_in_charts_cannot_end_their_element(made):
     page = page_of(made("nasty"))
-    assert {*figures(page)} == {*CHARTS}
+    assert [*figures(page)] == [*CHARTS, *OTHERS]
     names = [line["label"] for line in figures(page)[CHARTS[0]]["lines"]]
     assert names == ["uniform", BAD_NAME, BAD_END, LONG]
     block = page.source.partition('id="figures">')[2].partition("</script>")[0]
@@ -481,7 +482,8 @@ def test_curves_are_means_with_the_range_over_seeds(made):
     # The band is there from the first evaluation on.
     assert line["low"] == [2.0, 0.4, 0.12, 0.1, 0.08]
     assert line["high"] == [2.0, 0.5, 0.13, 0.1, 0.1]
-    assert [each["mark"] for each in figures(page)["curves-0"]["lines"]] == [4, 2, None]
+    marks = [each["mark"] for each in figures(page)["curves-0"]["lines"]]
+    assert marks == [[40, 0.125], [20, 0.125], None]
     assert drawn(page, "curves-1", "history")["x"] == pytest.approx([0, 1.2, 2.4, 3.6, 4.8])
 
 

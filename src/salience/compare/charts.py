@@ -43,7 +43,8 @@ class Line:
     """A curve, and where known the band around it.
 
     ``like``: the line whose colour it shares, drawn dotted; for the same thing measured
-    differently. ``mark``: the position of a point to emphasise, and ``note`` the text beside it.
+    differently. ``mark``: the position of a point to emphasise, or ``spot`` where that is none of
+    the points; ``note`` is the text beside it.
     """
 
     label: str
@@ -54,6 +55,12 @@ class Line:
     like: str | None = None
     mark: int | None = None
     note: str = ""
+    spot: tuple[float, float] | None = None
+
+    @property
+    def marked(self) -> tuple[float, float] | None:
+        """The place to emphasise."""
+        return self.spot if self.mark is None else (self.x[self.mark], self.y[self.mark])
 
 
 @dataclass(frozen=True)
@@ -218,7 +225,7 @@ def _ends(panel: Panel, whole: bool) -> tuple[float, float]:
     for line in panel.lines:
         y, low, high = drawable(line, panel.log)
         values += _values(Line(line.label, line.x, y, low, high), whole)
-        values += [] if line.mark is None else [line.y[line.mark]]
+        values += [] if line.marked is None else [line.marked[1]]
     usable = [value for value in values if math.isfinite(value) and (value > 0 or not panel.log)]
     return (min(usable), max(usable)) if usable else (1.0, 1.0)
 

@@ -33,7 +33,8 @@ __all__ = [
 # Made from the rows: not valid any more once a directory is begun again.
 DERIVED = (
     *("summary.json", "hardest.json", "report.html", "report.md"),
-    *("curves.png", "test.png", "cost.png", "budgets.png", "insight.html"),
+    *("curves.png", "test.png", "worst.png", "auto.png", "cost.png", "budgets.png"),
+    "insight.html",
 )
 # What ``RunFile`` keeps beside the state of a run.
 FIELDS = {"rows": list, "observed": list, "curves": list, "hardest": list, "finished": bool}

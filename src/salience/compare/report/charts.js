@@ -86,7 +86,7 @@ const Charts = (() => {
         if (x < from || x > to || (!whole && i < line.first)) return;
         values.push(line.y[i], ...(line.low.length ? [line.low[i], line.high[i]] : []));
       });
-      if (known(line.mark)) values.push(line.y[line.mark]);
+      if (known(line.mark)) values.push(line.mark[1]);
     }
     const usable = (value) => known(value) && Number.isFinite(value) && (!figure.log || value > 0);
     if (usable(figure.level) && !view.zoom) values.push(figure.level);
@@ -175,8 +175,8 @@ const Charts = (() => {
   function drawMarks(svg, lines, box, x, y, usable) {
     const placed = [];
     for (const line of lines) {
-      const value = line.y[line.mark];
-      const at = x(line.x[line.mark]);
+      const value = line.mark[1];
+      const at = x(line.mark[0]);
       if (!usable(value) || at < box.left - 1 || at > box.right + 7) continue;
       const style = `fill: ${series(line)}`;
       add(svg, "circle", { class: "mark", cx: at, cy: y(value), r: 5.5, style });

@@ -1,111 +1,107 @@
-"""The charts of a report: curves of train loss and test measure, and the cost of a step."""
+"""The charts of a report: test results, train loss, budgets, and the cost of a step."""
 
 from dataclasses import replace
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
-from salience.compare.budgets import AtBudget, Budgets
-from salience.compare.charts import Bar, Chart, Line, Panel, logarithmic
+from salience.compare.budgets import AtBudget, Budgets, SameError
+from salience.compare.charts import Bar, Chart, Line, Panel
+from salience.compare.measures import Measure
 from salience.compare.reading import Comparison
 from salience.compare.report import numbers
-from salience.compare.summary import (
-    Curve,
-    Summary,
-    arrival,
-    by_seed,
-    curve,
-    step_seconds,
-)
+from salience.compare.report.curves import TRAIN, measured, shown_as, switching
+from salience.compare.summary import Curve, arrival, by_seed, step_seconds
 
-__all__ = ["charts"]
+__all__ = ["charts", "others"]
 
-AXES = {"steps": "steps", "seconds": "seconds of training"}
+WORST = "test_error_worst"
 
 
 def charts(found: Comparison) -> list[Chart]:
-    """All charts of a comparison, the baseline first in each."""
-    target = found.summary["target_train_loss"]
+    """The charts that a report is about, the baseline first in each."""
     swept = [] if found.budgets is None else [_budgets(found.budgets, found)]
+    worst = [_plain("worst", WORST, found)] if _has_worst(found) else []
+    methods, task = [*found.summary["methods"]], found.summary["task"]
+    strips = switching("auto", found.rows, methods, task)
+    switched = [] if strips is None else [strips]
     return [
         *swept,
-        _pair("curves", found, "train_loss", target if target > 0 else None),
-        _pair("test", found, found.primary, None),
+        _plain("test", found.primary, found),
+        *worst,
+        _to_target(found),
+        *switched,
         _costs(found),
     ]
 
 
-def _pair(name: str, found: Comparison, measure: str, target: float | None) -> Chart:
-    """Against steps and against seconds; errors in percent."""
-    shown = measure.replace("_", " ")
-    unit, scale = ("%", 100.0) if measure == "test_error" else ("", 1.0)
-    curves = {}
-    for method in found.summary["methods"]:
-        steps, seconds, *values = curve(by_seed(found.rows, method), measure)
-        scaled = ([scale * value for value in each] for each in values)
-        curves[method] = Curve(steps, seconds, *scaled)
-    lines = {
-        on: [_line(each, curves[each], on, target, found.summary) for each in curves] for on in AXES
-    }
-    panels = [
-        Panel(
-            title=f"{shown.capitalize()} against {on}",
-            x=AXES[on],
-            y=shown,
-            lines=lines[on],
-            log=logarithmic(lines["steps"]),
-            level=target,
-            level_text="" if target is None else f"target {numbers.loss(target)}",
-            unit=unit,
-        )
-        for on in AXES
-    ]
-    title = _title(found.summary, target)
-    return Chart(name, title, panels, baseline=found.summary["baseline"], share_y=True)
+def others(found: Comparison) -> list[Chart]:
+    """Every other measure that the rows have."""
+    measures = {**TRAIN, **found.measures}
+    shown = {found.primary, "train_loss", *([WORST] if _has_worst(found) else [])}
+    return [_plain(f"other-{name}", name, found) for name in measures if name not in shown]
 
 
-def _line(name: str, found: Curve, on: str, target: float | None, summary: Summary) -> Line:
-    """The mark is where the target was reached, with the ratio that the table has for it."""
-    x = found.steps if on == "steps" else found.seconds
-    line = Line(name, x, found.mean, found.low, found.high)
-    mark = None if target is None else arrival(found, target)
-    if mark is None:
-        return line
-    method = summary["methods"][name]
-    ratio = method["steps_to_target_ratio" if on == "steps" else "time_to_target_ratio"]
-    own = ratio is not None and name != summary["baseline"]
-    return replace(line, mark=mark, note=numbers.ratio(ratio) if own else "")
+def _has_worst(found: Comparison) -> bool:
+    return found.primary != WORST and all(WORST in row for row in found.rows)
 
 
-def _title(summary: Summary, target: float | None) -> str:
-    n = summary["methods"][summary["baseline"]]["n"]
-    seeds = f"mean and range of {n} seeds" if n > 1 else "one seed"
-    text = f"{summary['task']}: {seeds}"
-    if target is None:
-        return text
-    base, loss = summary["baseline"], numbers.loss(target)
-    return f"{text}; dotted: where {base} ended ({loss}), dots: where each first reached it"
+def _plain(name: str, column: str, found: Comparison, **more: Any) -> Chart:
+    measures = {**TRAIN, **found.measures}
+    measure = measures.get(column, Measure(column, column.partition("_")[2].replace("_", " ")))
+    methods = [*found.summary["methods"]]
+    return measured(name, found.rows, methods, column, measure, _seeds(found), **more)
+
+
+def _seeds(found: Comparison) -> str:
+    n = found.summary["methods"][found.summary["baseline"]]["n"]
+    return f"{found.summary['task']}: {f'mean and range of {n} seeds' if n > 1 else 'one seed'}"
+
+
+def _to_target(found: Comparison) -> Chart:
+    """The train loss, the target, and where each method reached it: with the table's ratios."""
+    target, base = found.summary["target_train_loss"], found.summary["baseline"]
+    if not target > 0:
+        return _plain("curves", "train_loss", found)
+
+    def marked(name: str, curve: Curve) -> tuple[int | None, dict[str, str]]:
+        method = found.summary["methods"][name]
+        ratios = {
+            "steps": method["steps_to_target_ratio"],
+            "seconds": method["time_to_target_ratio"],
+        }
+        own = {on: numbers.ratio(ratio) for on, ratio in ratios.items() if ratio is not None}
+        return arrival(curve, target), {} if name == base else own
+
+    text = f"target {numbers.loss(target)}"
+    chart = _plain("curves", "train_loss", found, level=target, level_text=text, marked=marked)
+    about = f"dotted: where {base} ended ({numbers.loss(target)})"
+    return replace(chart, title=f"{chart.title}; {about}, dots: where each first reached it")
 
 
 def _budgets(budgets: Budgets, found: Comparison) -> Chart:
     """The test result at the end of each budget, against its time; and that of the worst class."""
-    measure, base = budgets["measure"], found.summary["baseline"]
+    base = found.summary["baseline"]
     methods = {name: budgets["methods"].get(name, []) for name in found.summary["methods"]}
     with_worst = all("worst" in each for line in methods.values() for each in line)
-    wanted: dict[str, Literal["end", "worst"]] = {measure.replace("_", " "): "end"}
-    wanted |= {"test error of the worst class": "worst"} if with_worst else {}
-    unit, scale = ("%", 100.0) if measure == "test_error" else ("", 1.0)
+    wanted: dict[Literal["end", "worst"], str] = {"end": budgets["measure"]}
+    wanted |= {"worst": WORST} if with_worst and budgets["measure"] != WORST else {}
     panels = []
-    for shown, key in wanted.items():
-        ends = [each[key]["mean"] for each in methods[base]]
+    for key, column in wanted.items():
+        measure = found.measures.get(column, Measure("", column.replace("_", " ")))
+        shown, scale = shown_as(column, measure), 100.0 if measure.unit == "%" else 1.0
+        ends = [scale * each[key]["mean"] for each in methods[base]]
+        lines = [_swept(name, line, key, scale) for name, line in methods.items()]
+        if key == "end" and ends:
+            lines = [_at_same(line, budgets["same_error"], ends[-1], base) for line in lines]
         panels.append(
             Panel(
-                title=f"{shown.capitalize()} against training time",
+                title=f"{shown[:1].upper()}{shown[1:]} against training time",
                 x=f"training time, as a share of the longest of {base}",
                 y=shown,
-                lines=[_swept(name, line, key, scale) for name, line in methods.items()],
-                level=scale * ends[-1] if ends else None,
-                level_text=f"{base}: {scale * ends[-1]:.3g}{unit}" if ends else "",
-                unit=unit,
+                lines=lines,
+                level=ends[-1] if ends else None,
+                level_text=f"{base}: {ends[-1]:.3g}{measure.unit}" if ends else "",
+                unit=measure.unit,
             )
         )
     several = found.summary["methods"][base]["n"] > 1
@@ -119,6 +115,16 @@ def _swept(name: str, line: list[AtBudget], key: Literal["end", "worst"], scale:
     std = [scale * (each[key]["std"] or 0.0) for each in line]
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     return Line(name, [each["time"] for each in line], mean, low, high)
+
+
+def _at_same(line: Line, same: dict[str, SameError], level: float, base: str) -> Line:
+    """Marked where it comes to the baseline's result, with the share of time the table has."""
+    found = same.get(line.label)
+    if found is None or found["share"] is None or line.label == base:
+        return line
+    text = ("at most " if found["at_most"] else "") + numbers.ratio(found["share"])
+    at = line.y[0] if found["at_most"] else level
+    return replace(line, spot=(found["share"], at), note=text)
 
 
 def _costs(found: Comparison) -> Chart:

@@ -5,7 +5,8 @@ A colour is a number, whose CSS variable differs between light and dark.
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -26,7 +27,7 @@ from salience.compare.charts import (
 )
 from salience.compare.directory import finite
 
-__all__ = ["chart_html", "figures", "policy", "render", "script_json"]
+__all__ = ["chart_html", "figures", "legend", "looks_of", "policy", "render", "script_json"]
 
 SCRIPTS = ("charts.js", "report.js")
 DASH_ARRAYS = {"solid": "none", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
@@ -59,10 +60,11 @@ def render(
         lstrip_blocks=True,
     )
     programs = [_text_of(name) for name in scripts]
-    every = {name: each for chart in charts for name, each in figures(chart).items()}
+    styles = looks_of(charts)
+    every = {name: each for chart in charts for name, each in figures(chart, styles).items()}
     shown = {
         "charts": charts,
-        "legend": _legend(charts),
+        "legend": legend(styles),
         "policy": policy(programs),
         "style": Markup(_text_of("report.css")),
         "scripts": [Markup(program) for program in programs],
@@ -71,9 +73,16 @@ def render(
     return environment.get_template(template).render(**{**shown, **content})
 
 
-def _legend(charts: Sequence[Chart]) -> list[dict[str, Any]]:
-    """Every label of the first chart, as the buttons above the charts show it."""
-    styles = looks(charts[0]) if charts else {}
+def looks_of(charts: Sequence[Chart]) -> dict[str, Look]:
+    """One look for each label of all charts of a page, in the order of its legend."""
+    if not charts:
+        return {}
+    panels = [panel for chart in charts for panel in chart.panels]
+    return looks(replace(charts[0], panels=panels))
+
+
+def legend(styles: Mapping[str, Look]) -> list[dict[str, Any]]:
+    """What the buttons above the charts show."""
     return [
         {"name": label, "colour": look.colour, "dashes": DASH_ARRAYS[look.dash]}
         for label, look in styles.items()
@@ -110,9 +119,8 @@ def script_json(value: Any) -> str:
 # ---------------------------------------------------------------------------------------- figures
 
 
-def figures(chart: Chart) -> dict[str, dict[str, Any]]:
+def figures(chart: Chart, styles: dict[str, Look]) -> dict[str, dict[str, Any]]:
     """What ``charts.js`` draws of each panel, by the id of its element."""
-    styles = looks(chart)
     return {
         f"{chart.name}-{place}": _figure(panel, styles) for place, panel in enumerate(chart.panels)
     }
@@ -150,7 +158,7 @@ def _line(line: Line, log: bool, styles: dict[str, Look]) -> dict[str, Any]:
     y, low, high = drawable(line, log)
     values = {"x": line.x, "y": y, "low": low, "high": high}
     shown = {"points": len(line.x) <= FEW, "first": first_shown(line)}
-    return {**_look(line.label, styles), **values, **shown, "mark": line.mark, "note": line.note}
+    return {**_look(line.label, styles), **values, **shown, "mark": line.marked, "note": line.note}
 
 
 def _bar(bar: Bar, styles: dict[str, Look]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from salience.compare.directory import write
 from salience.compare.reading import Comparison, read_comparison
 from salience.compare.report import table, words
-from salience.compare.report.figures import charts
+from salience.compare.report.figures import charts, others
 from salience.compare.report.hardest import cards
 from salience.compare.report.headers import explained
 from salience.compare.report.interactive import render
@@ -19,8 +19,10 @@ __all__ = ["escape", "html", "markdown", "write_report"]
 
 FIGURES = {
     "budgets.png": "Test results of whole trainings against their time",
-    "curves.png": "Train loss against steps and against seconds",
     "test.png": "Test results against steps and against seconds",
+    "worst.png": "Test error of the worst class against steps and against seconds",
+    "curves.png": "Train loss against steps and against seconds",
+    "auto.png": "When auto was on, and how",
     "cost.png": "Cost of a step",
 }
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$!])")  # what Markdown or HTML would obey
@@ -60,7 +62,8 @@ def html(found: Comparison) -> str:
         "command": _text(found.config.get("command", "")),
         "config": [*_flat(found.config)],
     }
-    return render("report.html.jinja", charts(found), **content)
+    main, more = charts(found), others(found)
+    return render("report.html.jinja", [*main, *more], main=main, more=more, **content)
 
 
 def _budgets(found: Comparison) -> dict[str, Any]:

@@ -70,8 +70,7 @@ def _draw_lines(axes: "Axes", panel: Panel, styles: dict[str, Look]) -> None:
             axes.fill_between(line.x, low, high, color=colour, alpha=pale, linewidth=0)
         marker = "o" if len(line.x) <= FEW else ""
         axes.plot(line.x, y, dash, color=colour, linewidth=2, marker=marker, markersize=4)
-        if line.mark is not None:
-            at = line.x[line.mark], y[line.mark]
+        if (at := line.marked) is not None and (at[1] > 0 or not panel.log):
             axes.plot(*at, "o", color=colour, mec="white", ms=9, clip_on=False, zorder=3)
             if line.note:
                 _beside(axes, line.note, at, (0, -16), color=colour, ha="center")
