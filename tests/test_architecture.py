@@ -30,13 +30,14 @@ LAYERS = [
     {"pools", "loader"},
     {"integrations"},
     {"compare"},
+    {"watch"},
     {"paper"},
     {"insight"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Two branches leave the loader: comparisons know nothing of integrations.
-APART = {(name, "integrations") for name in ("compare", "paper", "cli")}
+APART = {(name, "integrations") for name in ("compare", "watch", "paper", "cli")}
 MODULES = sorted(
     path for path in ROOT.rglob("*.py") if path.name not in ("__main__.py",) and path.parent != ROOT
 ) + sorted(path for path in ROOT.glob("*.py") if not path.name.startswith("__"))

@@ -6,6 +6,7 @@ import select
 import shutil
 import subprocess
 import tempfile
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +18,8 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--hide-scrollbars", "--remote-debugging-pipe"),
+    # No name leads anywhere but to this machine, and one that is not ours leads here.
+    "--host-resolver-rules=MAP rebound.test 127.0.0.1,MAP * ~NOTFOUND,EXCLUDE 127.0.0.1",
 )
 COMPLAINTS = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 PATIENCE = 30.0  # seconds for any one answer
@@ -65,12 +68,12 @@ class Browser:
         message, _, self._received = self._received.partition(b"\0")
         return json.loads(message)
 
-    def open(self, path, width, scheme="light"):
-        """Load a page and wait until it is drawn."""
+    def open(self, page, width, scheme="light"):
+        """Load a page, a file or an address, and wait until it is drawn."""
         self.resize(width)
         self.scheme(scheme)
         self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
         self.drawn()
@@ -93,6 +96,13 @@ class Browser:
         answer = self.call("Runtime.evaluate", **wanted)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def until(self, expression, seconds=PATIENCE):
+        """Wait until an expression is true."""
+        end = time.monotonic() + seconds
+        while not self.run(expression):
+            assert time.monotonic() < end, f"not true in {seconds} s: {expression}"
+            time.sleep(0.1)
 
     def heard(self, *methods):
         return [event["params"] for event in self.events if event.get("method") in methods]

@@ -57,7 +57,7 @@ def make_app() -> "Typer":
     """All commands. Made on request, because typer may not be there."""
     import typer
 
-    from salience.cli import common, compare, data, demo, insight, new, report, reproduce
+    from salience.cli import common, compare, data, demo, insight, new, report, reproduce, watch
 
     app = typer.Typer(
         cls=common.OneSentence,
@@ -75,6 +75,7 @@ def make_app() -> "Typer":
     app.command(epilog=demo.EXAMPLES)(demo.demo)
     app.command(epilog=new.EXAMPLES)(new.new)
     app.command(epilog=compare.EXAMPLES)(compare.compare)
+    app.command(epilog=watch.EXAMPLES)(watch.watch)
     app.command(epilog=report.EXAMPLES)(report.report)
     app.command(epilog=insight.EXAMPLES)(insight.insight)
     app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)

@@ -293,7 +293,7 @@ const Charts = (() => {
   }
 
   // Point at it, drag to look closer, double-click to go back; the same by the keyboard.
-  function listen(place) {
+  function follow(place) {
     let begun = null;
     const at = (event) => event.clientX - place.getBoundingClientRect().left;
     place.addEventListener("pointermove", (event) => {
@@ -366,12 +366,44 @@ const Charts = (() => {
     if (bars) drawBars(svg, figure, bars, box, x);
     if (strips) drawStrips(svg, figure, strips, box, x);
     add(svg, "line", { class: "cursor", y1: top, y2: bottom, style: "display: none" });
-    if (!place.drawn && lines) listen(place);
+    if (!place.drawn && lines) follow(place);
     place.querySelector("svg")?.remove();
     place.prepend(svg);
     place.drawn = { figure, view, lines, x, box, svg };
     if (known(place.cursor)) point(place, place.cursor);
   }
 
-  return { draw, shown };
+  // ------------------------------------------------------------------------------------- the page
+
+  function press(event, view, drawAll) {
+    const button = event.target.closest("[data-method], [data-first]");
+    if (!button) return;
+    const method = Number(button.dataset.method);
+    let pressed = (view.all = "first" in button.dataset ? !view.all : view.all);
+    if ("method" in button.dataset) pressed = view.hidden.delete(method) || !view.hidden.add(method);
+    button.setAttribute("aria-pressed", String(pressed));
+    drawAll();
+  }
+
+  // On paper: light, as wide as the page, nothing folded away.
+  function onPaper(printing, drawAll) {
+    document.documentElement.toggleAttribute("data-print", printing);
+    if (printing) document.querySelectorAll("details").forEach((each) => (each.open = true));
+    drawAll();
+  }
+
+  // Draw again when a button is pressed, something is unfolded or printed, or the width changes.
+  function listen(view, drawAll) {
+    let width = innerWidth;
+    addEventListener("click", (event) => press(event, view, drawAll));
+    addEventListener("toggle", drawAll, true);
+    addEventListener("beforeprint", () => onPaper(true, drawAll));
+    addEventListener("afterprint", () => onPaper(false, drawAll));
+    addEventListener("resize", () => {
+      if (innerWidth !== width) drawAll();
+      width = innerWidth;
+    });
+  }
+
+  return { draw, listen };
 })();

@@ -13,7 +13,7 @@ from salience.compare.measures import LOSS, Measure
 from salience.compare.run import Row
 from salience.compare.summary import Curve, by_seed, curve
 
-__all__ = ["TRAIN", "Marked", "measured", "modes", "shown_as", "switching"]
+__all__ = ["TRAIN", "Marked", "measured", "modes", "modes_now", "shown_as", "switching"]
 
 AXES = {"steps": "steps", "seconds": "seconds of training"}
 TRAIN = {"train_loss": LOSS, "train_max_loss": Measure("max_loss", "largest train loss")}
@@ -105,6 +105,15 @@ def modes(run: Iterable[Row]) -> list[Stretch]:
         else:
             found.append(Stretch(step, until, mode, _why(mode, step, sampler)))
     return found
+
+
+def modes_now(runs: Iterable[Sequence[Row]]) -> str:
+    """What the samplers of some runs do at the moment: "off", or "2 sparing, 1 off"."""
+    last = [str(found.get("mode", "off")) for run in runs if run and (found := _sampler(run[-1]))]
+    counts = {mode: last.count(mode) for mode in dict.fromkeys(last)}
+    if len(counts) < 2:
+        return "".join(counts)
+    return ", ".join(f"{count} {mode}" for mode, count in counts.items())
 
 
 def _sampler(row: Row) -> Mapping[str, Any]:

@@ -27,7 +27,10 @@ from salience.compare.charts import (
 )
 from salience.compare.directory import finite
 
-__all__ = ["chart_html", "figures", "legend", "looks_of", "policy", "render", "script_json"]
+__all__ = [
+    *("SCRIPTS", "chart_html", "figures", "legend", "looks_of", "plain_json", "policy", "render"),
+    *("script_json", "text_of"),
+]
 
 SCRIPTS = ("charts.js", "report.js")
 DASH_ARRAYS = {"solid": "none", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
@@ -42,31 +45,37 @@ def chart_html(chart: Chart, text: str = "") -> str:
 
 
 def render(
-    template: str, charts: Sequence[Chart] = (), *, scripts: Sequence[str] = SCRIPTS, **content: Any
+    template: str,
+    charts: Sequence[Chart] = (),
+    *,
+    scripts: Sequence[str] = SCRIPTS,
+    connect: str = "",
+    **content: Any,
 ) -> str:
     """A page that needs nothing but itself. What came from data is escaped, in text and scripts.
 
     ``template`` and ``scripts`` are files beside this one, or "package:file". Templates extend
-    ``base.html.jinja``, which has the style, the policy and the scripts.
+    ``base.html.jinja``, which has the style, the policy and the scripts. ``connect``: from where
+    scripts may fetch; by default from nowhere.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
-        loader=FunctionLoader(_text_of),
+        loader=FunctionLoader(text_of),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    programs = [_text_of(name) for name in scripts]
+    programs = [text_of(name) for name in scripts]
     styles = looks_of(charts)
     every = {name: each for chart in charts for name, each in figures(chart, styles).items()}
     shown = {
         "charts": charts,
         "legend": legend(styles),
-        "policy": policy(programs),
-        "style": Markup(_text_of("report.css")),
+        "policy": policy(programs, connect),
+        "style": Markup(text_of("report.css")),
         "scripts": [Markup(program) for program in programs],
         "figures": Markup(script_json(every)),
     }
@@ -100,19 +109,21 @@ def policy(scripts: Sequence[str], connect: str = "") -> str:
     )
 
 
-def _text_of(name: str) -> str:
+def text_of(name: str) -> str:
     """A file of this folder, or of another package as "package:file"."""
     package, _, file = name.rpartition(":")
     folder = files(package or "salience.compare.report")
     return folder.joinpath(file).read_text(encoding="utf-8")
 
 
-def script_json(value: Any) -> str:
-    """JSON for inside a script element, where no text may look like the element's end.
+def plain_json(value: Any) -> str:
+    """JSON in as few characters as numbers need; what is not finite is None, a gap in a line."""
+    return json.dumps(finite(value, digits=6), allow_nan=False, separators=(",", ":"))
 
-    What is not finite is None, a gap in a line.
-    """
-    text = json.dumps(finite(value, digits=6), allow_nan=False, separators=(",", ":"))
+
+def script_json(value: Any) -> str:
+    """JSON for inside a script element, where no text may look like the element's end."""
+    text = plain_json(value)
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 

@@ -7,20 +7,6 @@
   const draw = (id) => Charts.draw(document.getElementById(id), figures[id], view);
   const drawAll = () => Object.keys(figures).forEach(draw);
 
-  function toggle(event) {
-    const button = event.currentTarget;
-    const method = Number(button.dataset.method);
-    const shown = view.hidden.delete(method) || !view.hidden.add(method);
-    button.setAttribute("aria-pressed", String(shown));
-    drawAll();
-  }
-
-  function toggleFirst(event) {
-    view.all = !view.all;
-    event.currentTarget.setAttribute("aria-pressed", String(view.all));
-    drawAll();
-  }
-
   // ---------------------------------------------------------------------------- heads of columns
 
   const help = document.body.appendChild(document.createElement("div"));
@@ -56,25 +42,6 @@
   addEventListener("keydown", (event) => event.key === "Escape" && hideHelp());
   addEventListener("scroll", hideHelp, true);
 
-  // --------------------------------------------------------------------------------------- paper
-
-  // On paper: light, as wide as the page, nothing folded away.
-  function onPaper(printing) {
-    root.toggleAttribute("data-print", printing);
-    if (printing) document.querySelectorAll("details").forEach((each) => (each.open = true));
-    drawAll();
-  }
-
-  document.querySelectorAll("[data-method]").forEach((each) => each.addEventListener("click", toggle));
-  document.querySelectorAll("[data-first]").forEach((each) => each.addEventListener("click", toggleFirst));
-  document.querySelectorAll("details").forEach((each) => each.addEventListener("toggle", drawAll));
-  addEventListener("beforeprint", () => onPaper(true));
-  addEventListener("afterprint", () => onPaper(false));
-
-  let width = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth !== width) drawAll();
-    width = innerWidth;
-  });
+  Charts.listen(view, drawAll);
   drawAll();
 })();
