@@ -40,6 +40,34 @@ def serve():
         server.server_close()
 
 
+TASK = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from salience.compare import Task
+
+def loss(output, y):
+    if output.requires_grad:
+        time.sleep(0.01)  # of a training step: long enough to be watched on any machine
+    return nn.functional.cross_entropy(output, y, reduction="none")
+
+def make_task():
+    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(x, (x.sum(1) > 0).long())
+    return Task(
+        name="small",
+        train=data,
+        test=data,
+        model=lambda: nn.Linear(4, 2),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        loss=loss,
+        wrong=lambda output, y: output.argmax(1) != y,
+        batch_size=32,
+    )
+"""
+EVALUATIONS = 40
+
 POINTS = (  # of the longest line of the train loss
     "Math.max(0, ...[...document.querySelectorAll('#train-0 .line')]"
     ".map((each) => each.getAttribute('points').split(' ').length))"
@@ -54,15 +82,19 @@ def elsewhere(browser, address):
 
 
 def test_curves_grow_while_a_comparison_runs(browser, serve, tmp_path):
-    out = tmp_path / "digits"
+    out = tmp_path / "run"
+    (tmp_path / "small.py").write_text(TASK)
     address = serve(out)
     browser.open(address, 1280)
     browser.until("document.getElementById('lead').textContent.includes('no directory')")
     browser.run("window.stays = 1")  # gone if the page were loaded again
-    command = [sys.executable, "-m", "salience", "compare", "digits", "--out", str(out)]
-    options = "--methods uniform,auto --seeds 1 --steps 1500 --evaluations 60 --threads 1"
+    task = f"{tmp_path / 'small.py'}:make_task"
+    command = [sys.executable, "-m", "salience", "compare", task, "--out", str(out)]
+    options = f"--methods uniform,auto --seeds 2 --steps 160 --evaluations {EVALUATIONS}"
     process = subprocess.Popen(
-        [*command, *options.split()], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*command, *options.split(), "--threads", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
     try:
         browser.until(f"{POINTS} > 1", 120)
@@ -75,10 +107,11 @@ def test_curves_grow_while_a_comparison_runs(browser, serve, tmp_path):
     finally:
         process.kill()
         process.communicate()
-    assert browser.run(POINTS) == 61
+    assert browser.run(POINTS) == EVALUATIONS + 1
     assert browser.run("document.getElementById('progress').ariaValueNow") == "100"
     assert browser.run("window.stays") == 1
     assert browser.run("document.querySelectorAll('.numbers tbody tr').length") == 2
+    assert browser.run("document.querySelector('#train-0 .band') !== null")
     assert browser.heard(*COMPLAINTS) == []
     assert elsewhere(browser, address) == set()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from salience.cli.common import say
+from salience.cli.progress import say
 from salience.watch.server import make_server
 
 __all__ = ["EXAMPLES", "watch"]
