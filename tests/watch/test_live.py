@@ -3,12 +3,11 @@
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 
 import pytest
 
-from compare.browser import CHROMIUM, COMPLAINTS, Browser
+from compare.browser import COMPLAINTS, opened_browser
 from compare.made_up import BAD_END, BAD_NAME, FALLING, directory, run
 from salience.watch import Log
 from salience.watch.server import make_server
@@ -16,12 +15,8 @@ from salience.watch.server import make_server
 
 @pytest.fixture(scope="module")
 def browser():
-    if CHROMIUM is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on the PATH")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        opened = Browser(profile)
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture
@@ -103,7 +98,7 @@ def test_curves_grow_while_a_comparison_runs(browser, serve, tmp_path):
         browser.until(f"{POINTS} > {before}", 60)
         browser.until(f"{STATE}.includes('left') || {STATE}.startsWith('finished')", 60)
         browser.until(f"{STATE}.startsWith('finished')", 120)
-        assert process.wait(timeout=60) == 0, process.stderr.read().decode()
+        assert process.wait(timeout=300) == 0, process.stderr.read().decode()
     finally:
         process.kill()
         process.communicate()
