@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from salience.compare import Task
@@ -39,6 +40,13 @@ def test_nothing_outside_is_changed():
     before = torch.get_rng_state()
     check_task(task(), METHODS[:1])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_schedules_of_a_number_of_steps_need_one():
+    made = task(schedule=lambda optimizer, steps: OneCycleLR(optimizer, 0.1, steps))
+    check_task(made, METHODS[:1])
+    with pytest.raises(ArgumentError, match="needs a number of steps: give --steps"):
+        check_task(made, METHODS[:1], seconds=5.0)
 
 
 def test_the_expected_time_adds_up():

@@ -1,6 +1,9 @@
 """Tasks as users write them: any batch, device, precision, schedule and start, all resumable."""
 
+import gc
+import multiprocessing
 import random
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -329,6 +332,23 @@ def test_augmented_runs_resume_bitwise_and_do_not_disturb_each_other(workers):
     assert frozen(resumed.model.state_dict()) == frozen(whole.model.state_dict())
     assert torch.equal(outside[0], torch.get_rng_state())
     random.setstate(outside[1])
+
+
+def test_workers_end_with_their_run():
+    """In a reference cycle they would be left to the collector, which waits for each of them."""
+    run = Run(task(train=Noisy(), workers=2), make_method("auto"), 0)
+    run.advance(2)
+    run.evaluate()
+    gc.disable()
+    try:
+        began, there = time.monotonic(), len(multiprocessing.active_children())
+        del run
+        left = len(multiprocessing.active_children())
+    finally:
+        gc.enable()
+    assert there >= 2
+    assert left == there - 2
+    assert time.monotonic() - began < 4, "the collector's patience is five seconds"
 
 
 def test_a_run_with_all_of_it_is_saved_safely(tmp_path):

@@ -58,9 +58,13 @@ class Requests:
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        next_indices = self._next()
-        while next_indices is not None and (indices := next_indices()) is not None:
+        while (indices := self._ask()) is not None:
             yield indices
+
+    def _ask(self) -> list[int] | None:
+        """Nothing here outlives the call: persistent workers keep the iteration for good."""
+        next_indices = self._next()
+        return None if next_indices is None else next_indices()
 
 
 @final

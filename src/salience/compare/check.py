@@ -64,12 +64,16 @@ class Checked(NamedTuple):
         return of_a_seed * math.ceil(seeds / jobs)
 
 
-def check_task(task: Task, methods: Iterable[Method]) -> Checked:
-    """Refuse a task that cannot be trained and tested; measure what a step and a test take."""
+def check_task(task: Task, methods: Iterable[Method], *, seconds: float | None = None) -> Checked:
+    """Refuse a task that cannot be trained and tested; measure what a step and a test take.
+
+    ``seconds``: the length of the runs to come, where it is a time and not a number of steps.
+    """
     first, *others = methods
     examples = _sizes(task)
     with user_code(f"the model or optimizer of task {task.name!r}"):
-        run = Run(task, first, SEED)
+        length: dict[str, Any] = {"seconds": seconds} if seconds else {"steps": STEPS}
+        run = Run(task, first, SEED, **length)
     batch = _check_batch(run)
     with user_code(f"evaluating task {task.name!r}"):
         began = time.perf_counter()
@@ -78,7 +82,7 @@ def check_task(task: Task, methods: Iterable[Method]) -> Checked:
     values = {k: v for k, v in row.items() if k.startswith(("train_", "test_", "validation_"))}
     _check_finite(task, values)
     return Checked(
-        step_seconds={each.name: _step_seconds(task, each) for each in (first, *others)},
+        step_seconds={each.name: _step_seconds(task, each, length) for each in (first, *others)},
         evaluation_seconds=evaluation,
         examples=examples,
         parameters=sum(p.numel() for p in run.model.parameters() if p.requires_grad),
@@ -209,10 +213,10 @@ def _check_finite(task: Task, values: Mapping[str, float]) -> None:
             )
 
 
-def _step_seconds(task: Task, method: Method) -> float:
+def _step_seconds(task: Task, method: Method, length: dict[str, Any]) -> float:
     """The median time of a step."""
     with user_code(f"training a few steps with {method.name}"):
-        run = Run(task, method, SEED, steps=STEPS)
+        run = Run(task, method, SEED, **length)
         took: list[float] = []
         while len(took) < STEPS and (len(took) < 2 or sum(took) < ENOUGH):
             before = run.seconds

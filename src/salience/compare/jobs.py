@@ -27,7 +27,10 @@ def train_in_processes(plan: Plan, shares: list[tuple[int, ...]], out: Path) -> 
     context = multiprocessing.get_context("spawn")
     queue: Queue[Any] = context.Queue()
     workers = [
-        context.Process(target=_work, args=(plan, share, out, queue, os.getpid()))
+        context.Process(
+            target=_work,
+            args=(plan, share, out, queue, os.getpid(), multiprocessing.get_start_method()),
+        )
         for share in shares
     ]
     with _deaf():
@@ -74,8 +77,17 @@ def _received(queue: "Queue[Any]", workers: list[Any]) -> Iterator[Row]:
             running -= 1
 
 
-def _work(plan: Plan, seeds: tuple[int, ...], out: Path, queue: "Queue[Any]", parent: int) -> None:
+def _work(
+    plan: Plan,
+    seeds: tuple[int, ...],
+    out: Path,
+    queue: "Queue[Any]",
+    parent: int,
+    start_method: str,
+) -> None:
     torch.set_num_threads(1)
+    # Else the workers of a DataLoader would be spawned too: slow, and not for every dataset.
+    multiprocessing.set_start_method(start_method, force=True)
     try:
         for row in train(plan, seeds, out):
             queue.put(("row", row))

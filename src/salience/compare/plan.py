@@ -165,7 +165,7 @@ def start(
     directory.permit(out, {**settings, **plan.settings}, **wanted)  # before a task that takes long
     task = plan.make_task()
     with _threads(plan.threads):
-        checked = check_task(task, map(make_method, plan.methods))
+        checked = check_task(task, map(make_method, plan.methods), seconds=plan.seconds)
     with locked(out):
         with _threads(plan.threads):
             directory.begin(out, _config(plan, task, settings, jobs), **wanted)
@@ -292,7 +292,7 @@ def _train_within(
         return
     task = make_task()
     methods = {name: make_method(name) for _, name in todo}
-    warm_up(task, methods.values())
+    warm_up(task, methods.values(), plan.seconds)
     runs = {
         (seed, name): Run(task, methods[name], seed, **plan.length(share)) for seed, name in todo
     }

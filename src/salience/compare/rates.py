@@ -1,7 +1,6 @@
 """The learning rate of a run: by the share of the training that is done, or by a scheduler."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any, final
 
 from torch.optim import Optimizer
@@ -19,13 +18,11 @@ class Rates:
 
     ``schedule`` is a name, a function from the share of the training that is done to a factor, or
     what makes one of torch's schedulers: a function of (optimizer), or of (optimizer, steps) with
-    the number of steps of this run. ``done()`` is that share.
+    the number of steps of this run.
     """
 
-    def __init__(
-        self, schedule: Any, optimizer: Optimizer, steps: int | None, done: Callable[[], float]
-    ) -> None:
-        self._optimizer, self._done = optimizer, done
+    def __init__(self, schedule: Any, optimizer: Optimizer, steps: int | None) -> None:
+        self._optimizer = optimizer
         self._initial = [group["lr"] for group in optimizer.param_groups]
         self._factor: Schedule | None = None
         self._scheduler: LRScheduler | None = None
@@ -36,9 +33,10 @@ class Rates:
         else:
             self._scheduler = _made(schedule, optimizer, steps)
 
-    def before_step(self) -> None:
+    def before_step(self, done: float) -> None:
+        """``done``: the share of the training that has passed."""
         if self._factor is not None:
-            factor = self._factor(self._done())
+            factor = self._factor(done)
             for group, rate in zip(self._optimizer.param_groups, self._initial, strict=True):
                 group["lr"] = factor * rate
 

@@ -87,7 +87,7 @@ class Run:
         with self.randomness():
             self.model = task.network()
         self.optimizer = task.optimizer(self.model.parameters())
-        self.rates = Rates(task.schedule, self.optimizer, steps, self.done)
+        self.rates = Rates(task.schedule, self.optimizer, steps)
         self.scaler = torch.amp.GradScaler(task.place.type, enabled=task.amp == "fp16")
         self.loader = method.loader(task, self.model, seed, budget or 1.0, self.done)
         self._batches = _endless(self.loader)
@@ -126,7 +126,7 @@ class Run:
         return time.perf_counter()
 
     def _train_step(self) -> None:
-        self.rates.before_step()
+        self.rates.before_step(self.done())
         losses = self.task.batch_losses(self.model, next(self._batches))
         self.scaler.scale(self.loader.mean(losses)).backward()  # type: ignore[no-untyped-call]
         if self._step_taken():
@@ -222,10 +222,11 @@ class Run:
         self._batches = _endless(self.loader)
 
 
-def warm_up(task: Task, methods: Iterable[Method]) -> None:
+def warm_up(task: Task, methods: Iterable[Method], seconds: float | None = None) -> None:
     """Let torch initialise itself before anything is timed; else the first run would pay for it."""
+    length: dict[str, Any] = {"seconds": seconds} if seconds else {"steps": WARM_UP_STEPS}
     for method in methods:
-        run = Run(task, method, seed=0)
+        run = Run(task, method, seed=0, **length)
         run.advance(WARM_UP_STEPS)
         run.evaluate()
 
