@@ -217,8 +217,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.npz").write_bytes(whole[:200])
     (tmp_path / "text.npz").write_text("not a zip")
     np.savez(tmp_path / "other.npz", a=np.ones(3))
+    for name, column in (("short", np.ones(2)), ("texts", np.array(["a"] * 5))):
+        LossHistory._write_npz(history(loss=column), tmp_path / f"{name}.npz")
     np.savez(tmp_path / "object.npz", a=np.array([{}], dtype=object))
-    for name in ("cut", "text", "other", "object"):
+    for name in ("cut", "text", "other", "object", "short", "texts"):
         with pytest.raises(StateError, match="is no loss history, or is damaged"):
             LossHistory.load(tmp_path / f"{name}.npz")
     (tmp_path / "file").write_text("")

@@ -18,7 +18,7 @@ from torch import Tensor
 from salience.arguments import whole_number
 from salience.batches.labels import as_labels
 from salience.errors import ArgumentError, StateError
-from salience.record import COLUMNS, Record, course
+from salience.record import COLUMNS, POINTS, Record, course
 from salience.trust import Begun, Judged, judge
 
 __all__ = ["GROUPS", "ClassSummary", "Group", "LossHistory"]
@@ -28,6 +28,7 @@ Group = Literal["hardest", "suspects", "forgotten", "unseen"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+WHOLE = ("index", "label", "visits", "last_visit", "forgotten")
 # Of a record, and what we call it.
 RECORDED = {
     "visits": "visits",
@@ -254,8 +255,7 @@ class LossHistory:
             scalars = {"step": int, "start": float, "suspected": int}
             known = {name: make(content.pop(name)) for name, make in scalars.items()}
             found = cls(**known, **content)
-            if {len(each) for each in content.values()} != {len(found)}:
-                raise ValueError("columns of different lengths")
+            _check_columns(content)
         except FileNotFoundError as error:
             raise StateError(f"there is no file {path}: save loader.history() first") from error
         except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -291,6 +291,16 @@ class LossHistory:
         if self.course is not None:
             columns["course"] = [self.curve(place) for place in range(len(self))]
         parquet.write_table(pyarrow.table(columns), path)
+
+
+def _check_columns(columns: dict[str, NDArray[Any]]) -> None:
+    """Numbers, one per example; courses have several."""
+    n = len(columns["index"])
+    for name, each in columns.items():
+        shape = (n, POINTS) if name == "course" else (n,)
+        kind = "i" if name in WHOLE else "f"
+        if each.shape != shape or each.dtype.kind != kind:
+            raise ValueError(f"{name} is {each.dtype} of shape {list(each.shape)}")
 
 
 def _named(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 import base64
 import io
 import re
-import tempfile
 import time
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from compare.browser import CHROMIUM, COMPLAINTS, Browser
+from compare.browser import COMPLAINTS, opened_browser
 from compare.pages import Page
 from insight import shows
 from insight.histories import BAD, made
@@ -141,12 +140,8 @@ def test_a_line_of_bars() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Any:
-    if CHROMIUM is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on the PATH")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        opened = Browser(profile)
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
