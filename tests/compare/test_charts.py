@@ -245,7 +245,8 @@ def test_a_strip_shows_when_a_sampler_was_on_and_why(tmp_path):
     gains = [("off", 1.0), ("off", 1.05), ("sparing", 1.4), ("sparing", 1.5), ("focused", 2.5)]
     auto = run("auto", FALLING)
     for row, (mode, gain) in zip(auto, gains, strict=True):
-        row["sampler"] = {"mode": mode, "gain": gain, "active": mode != "off"}
+        why = "" if mode != "off" else "too few passes" if gain == 1 else "losses are too even"
+        row["sampler"] = {"mode": mode, "gain": gain, "saved": 1.25, "why": why}
     found = read_comparison(directory(tmp_path, run("uniform", FALLING) + auto))
     chart = {each.name: each for each in charts(found)}["auto"]
     (strip,) = chart.panels[0].strips
@@ -254,6 +255,10 @@ def test_a_strip_shows_when_a_sampler_was_on_and_why(tmp_path):
         (20, 40, "sparing"),
     ]
     assert strip.parts[1].why == (
-        "sparing from step 20 on; learned examples are visited less often; gain 1.40"
+        "sparing from step 20 on; learned examples are visited less often; gain 1.40; saved 1.25"
+    )
+    assert strip.parts[0].why == (
+        "off from step 0 on; shuffled passes, as without importance sampling; too few passes; "
+        "gain 1.00; saved 1.25; from step 10 on: losses are too even"
     )
     assert "focused: examples with a large loss are visited more often" in chart.title

@@ -97,9 +97,20 @@ def test_with_a_loader_a_line_has_its_train_loss_and_what_it_does(tmp_path):
     assert [row["step"] for row in rows] == [2, 4, 4]
     metrics = loader.metrics()
     assert rows[1]["values"] == {"train_loss": pytest.approx(metrics["mean_loss"])}
-    assert rows[1]["sampler"]["active"] is True
-    assert rows[1]["sampler"]["gain"] == pytest.approx(metrics["variance_reduction"])
     assert rows[2]["values"] == {"test_loss": 1.0}
+    assert [row.get("sampler") for row in rows] == [{"mode": "on", "active": True}, None, None]
+
+
+def test_auto_tells_its_mode_and_why(tmp_path):
+    loader = ImportanceLoader(TensorDataset(torch.arange(64.0)), 16)
+    with Log(tmp_path, loader, every=2) as log:
+        for (x,) in loader:
+            loader.mean(x + 1.0)
+            log.step()
+    told = loader.decision()
+    sampler = lines(tmp_path)[1]["sampler"]
+    assert (sampler["mode"], sampler["active"]) == ("off", False)
+    assert sampler["why"] == told["why"] == "too few passes to decide"
 
 
 def test_a_training_that_fails_has_no_end(tmp_path):

@@ -18,11 +18,13 @@ __all__ = ["FILE", "Log"]
 
 FILE = "log.jsonl"
 VERSION = 1
+TOLD = 50  # steps between two questions to the sampler, which looks at the losses every 100
 SLOW = 5.0  # seconds after which a line is written, however few steps there were
 
 
 class _Tells(Protocol):
     def metrics(self) -> dict[str, float]: ...
+    def decision(self) -> dict[str, Any]: ...
 
 
 @final
@@ -68,6 +70,7 @@ class Log:
         self._path = Path(directory) / FILE
         self._writes = current_ranks().rank == 0
         self._closed = False
+        self._told: int | None = None  # the step at which the sampler was last asked
         self._write({"log": VERSION, "start": time.time(), "steps": steps, "first": first_step})
 
     def step(self, **values: float | Tensor) -> None:
@@ -124,11 +127,22 @@ class Log:
         row: dict[str, Any] = {"step": self._step, "seconds": self._seconds()}
         if self._loader is not None:
             metrics = self._loader.metrics()
-            row["sampler"] = _sampler(metrics)
+            row |= self._sampler(self._loader, metrics)
             if step and "train_loss" not in values:  # of all examples, not of those drawn
                 values = {"train_loss": metrics["mean_loss"], **values}
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._write({**row, "values": known})
+
+    def _sampler(self, loader: _Tells, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """What the sampler does at the moment, where it may have changed since it was last told."""
+        if self._told is not None and self._step - self._told < TOLD:
+            return {}
+        self._told = self._step
+        told = loader.decision() or {"mode": "on" if metrics["active"] else "off"}
+        kept = ("mode", "gain", "saved", "why")
+        plain = {name: told[name] for name in kept if name in told}
+        finite = {name: v for name, v in plain.items() if isinstance(v, str) or math.isfinite(v)}
+        return {"sampler": {**finite, "active": bool(metrics["active"])}}
 
     def _write(self, row: Mapping[str, Any]) -> None:
         """At the end of the file, which is not kept open."""
@@ -158,10 +172,3 @@ def _number(name: str, value: Any) -> Any:
         raise ArgumentError(
             f"{name} must be a number or a tensor with one element; got {shown}"
         ) from None
-
-
-def _sampler(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """What the sampler does at the moment."""
-    active, gain = bool(metrics["active"]), metrics["variance_reduction"]
-    told = {"active": active, "mode": "on" if active else "off"}
-    return {**told, "gain": gain} if math.isfinite(gain) else told

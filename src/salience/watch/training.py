@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
 from salience.compare.charts import Chart, Line, Panel, Stretch, Strip, logarithmic
 from salience.compare.report import numbers
+from salience.compare.report.curves import add_mode
 
 __all__ = ["Training"]
 
@@ -92,18 +93,10 @@ class Training:
             if number is not None:
                 run.series.setdefault(name, _Series()).add(step, number)
                 run.latest[name] = number
-        if isinstance(sampler, dict):
-            self._switched(run, step, sampler)
-
-    def _switched(self, run: _Run, step: float, sampler: Mapping[str, Any]) -> None:
-        mode = str(sampler.get("mode", "on" if sampler.get("active") else "off"))[:40]
-        gain = _number(sampler.get("gain"))
         if run.stretches:
-            run.stretches[-1] = _until(run.stretches[-1], step)
-        if not run.stretches or run.stretches[-1].mode != mode:
-            why = f"{mode} from step {step:,.0f} on"
-            why += "" if gain is None else f"; gain {gain:.2f}"
-            run.stretches.append(Stretch(step, step, mode, why))
+            run.stretches[-1] = replace(run.stretches[-1], end=step)
+        if isinstance(sampler, dict):
+            add_mode(run.stretches, step, step, sampler)
 
     # ------------------------------------------------------------------------------- what is shown
 
@@ -161,10 +154,6 @@ class Training:
 
     def ended(self, _: Path) -> bool:
         return bool(self._runs) and self._runs[-1].ended
-
-
-def _until(stretch: Stretch, step: float) -> Stretch:
-    return Stretch(stretch.start, step, stretch.mode, stretch.why)
 
 
 def _group(name: str) -> str:

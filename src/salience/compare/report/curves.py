@@ -13,10 +13,11 @@ from salience.compare.measures import LOSS, Measure
 from salience.compare.run import Row
 from salience.compare.summary import Curve, by_seed, curve
 
-__all__ = ["TRAIN", "Marked", "measured", "modes", "modes_now", "shown_as", "switching"]
+__all__ = ["TRAIN", "Marked", "add_mode", "measured", "modes", "modes_now", "shown_as", "switching"]
 
 AXES = {"steps": "steps", "seconds": "seconds of training"}
 TRAIN = {"train_loss": LOSS, "train_max_loss": Measure("max_loss", "largest train loss")}
+LONGEST = 200  # characters of what a sampler tells
 MODES = {
     "off": "shuffled passes, as without importance sampling",
     "sparing": "learned examples are visited less often",
@@ -99,12 +100,20 @@ def modes(run: Iterable[Row]) -> list[Stretch]:
     seen = [(float(row["step"]), _sampler(row)) for row in run]
     found: list[Stretch] = []
     for (step, sampler), (until, _) in pairwise(seen):
-        mode = str(sampler.get("mode", "off"))
-        if found and found[-1].mode == mode:
-            found[-1] = replace(found[-1], end=until)
-        else:
-            found.append(Stretch(step, until, mode, _why(mode, step, sampler)))
+        add_mode(found, step, until, sampler)
     return found
+
+
+def add_mode(found: list[Stretch], step: float, until: float, sampler: Mapping[str, Any]) -> None:
+    """Go on with what a sampler told at ``step``: a longer stretch, or another one."""
+    mode = str(sampler.get("mode", "on" if sampler.get("active") else "off"))[:LONGEST]
+    why = _reason(sampler)
+    if not found or found[-1].mode != mode:
+        found.append(Stretch(step, until, mode, _why(mode, step, sampler)))
+        return
+    last = found[-1]
+    told = last.why if why in last.why else f"{last.why}; from step {step:,.0f} on: {why}"
+    found[-1] = replace(last, end=until, why=told)
 
 
 def modes_now(runs: Iterable[Sequence[Row]]) -> str:
@@ -122,10 +131,16 @@ def _sampler(row: Row) -> Mapping[str, Any]:
 
 
 def _why(mode: str, step: float, sampler: Mapping[str, Any]) -> str:
-    """From when, what that is, and the reason that the sampler gave."""
-    parts = [f"{mode} from step {step:,.0f} on", MODES.get(mode, "")]
-    if isinstance(gain := sampler.get("gain"), int | float):
-        parts.append(f"gain {gain:.2f}")
-    if isinstance(why := sampler.get("why"), str):
-        parts.append(why)
+    """From when, what that is, and the reason and the numbers that the sampler gave."""
+    parts = [f"{mode} from step {step:,.0f} on", MODES.get(mode, ""), _reason(sampler)]
+    for name in ("gain", "saved"):
+        value = sampler.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            parts.append(f"{name} {value:.2f}")
     return "; ".join(filter(None, parts))
+
+
+def _reason(sampler: Mapping[str, Any]) -> str:
+    """Why it is off."""
+    why = sampler.get("why")
+    return why[:LONGEST] if isinstance(why, str) else ""
