@@ -159,7 +159,8 @@ def paired(
     mean, n = fmean(each), len(each)
     if n < 2 or not math.isfinite(mean):
         return Paired(mean=mean, low=None, high=None, n=n, same=same)
-    half = t_95(n - 1) * max(stdev(each), fine / math.sqrt(6)) / math.sqrt(n)
+    least = 0.0 if same else fine / math.sqrt(6)
+    half = t_95(n - 1) * max(stdev(each), least) / math.sqrt(n)
     return Paired(mean=mean, low=mean - half, high=mean + half, n=n, same=same)
 
 
