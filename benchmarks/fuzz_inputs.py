@@ -237,6 +237,8 @@ def _tensor(tensor: torch.Tensor, what: str, number: int) -> torch.Tensor:
         fill = int(fill) if math.isfinite(fill) and -(2**63) <= fill < 2**63 else 2**62
         limits = None if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype)
         fill = bool(fill) if limits is None else min(max(fill, limits.min), limits.max)
+    else:
+        fill = torch.tensor(fill, dtype=torch.float64).to(tensor.dtype).item()
     if what == "fill" or not tensor.numel():
         return torch.full_like(tensor, fill)
     changed = tensor.clone()

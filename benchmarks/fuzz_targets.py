@@ -25,7 +25,7 @@ import torch
 from fuzz_inputs import applied, edit_of, gzipped, mutated, mutated_json, stored_zip
 from torch.utils.data import TensorDataset
 
-from salience import ImportanceLoader, ImportanceSampler, checkpoint
+from salience import ImportanceLoader, ImportanceSampler, LossHistory, checkpoint
 from salience.checkpoint import archive
 from salience.compare import directory, reading
 from salience.errors import SalienceError
@@ -369,6 +369,35 @@ def _checkpoint_files() -> Target:
     return Bytes(read, *seeds)
 
 
+def _loss_history() -> Target:
+    """What ``loader.history().save`` writes."""
+    path, sampler = scratch() / "history.npz", ImportanceSampler(N, BATCH, record=True)
+    for _ in range(4):
+        draw = sampler.draw()
+        sampler.update(draw, _losses(draw.indices))
+    sampler.history().save(path)
+    seed = path.read_bytes()
+    members = _members(seed)
+
+    def read(raw: bytes) -> None:
+        path.write_bytes(raw)
+        found = LossHistory.load(path)
+        found.columns()
+        found.places("hardest")
+
+    def structured(rng: Random, _: bytes) -> bytes:
+        changed = list(members)
+        at = rng.randrange(len(changed))
+        name, content = changed[at]
+        words = (b"\x93NUMPY", b"'|O'", b"'<f8'", b"'<i8'", b"(12,)", b"(99999999999,)", b"()")
+        changed[at] = name, mutated(rng, content, rng.choice(changed)[1], words)
+        if rng.random() < 0.1:
+            del changed[at]
+        return stored_zip(changed)
+
+    return Bytes(read, [seed], (b"PK\x03\x04", b"PK\x01\x02", b"loss.npy"), structured)
+
+
 # ----------------------------------------------------------------------------------------- states
 
 
@@ -495,7 +524,9 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "run state": _run_state,
     "checkpoint": _checkpoint,
     "checkpoint files": _checkpoint_files,
+    "loss history": _loss_history,
     "sampler state, history": _sampler(score="history"),
+    "sampler state, record": _sampler(score="uniform", record=True),
     "sampler state, auto": _sampler(score="auto"),
     "sampler state, uniform": _sampler(score="uniform", focus="closeness"),
     "sampler state, approx": _sampler(score="approx", labels=[i % 3 for i in range(N)]),

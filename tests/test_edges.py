@@ -271,7 +271,7 @@ def test_more_than_can_be_numbered_is_refused() -> None:
 
 # ------------------------------------------------------------------------------------ many updates
 
-UPDATES, AT_ONCE = 10**7, 20_000
+UPDATES, AT_ONCE = 10**8, 20_000
 
 
 def same_tree(tree: SumTree, other: SumTree) -> bool:
@@ -283,7 +283,7 @@ def test_any_number_of_updates_leaves_what_the_last_of_each_would() -> None:
     """A node is the sum of its children, added in one order whenever one of them changes.
 
     So after any number of updates the tree is, bit for bit, a function of the leaves alone: that
-    of the updates that came last. That is compared here after each 2 x 10^6 of 10^7 updates. The
+    of the updates that came last. That is compared here after each 2 x 10^6 of 10^8 updates. The
     error of a sum is that of adding up n numbers once, below (16 x 8 + 8192) x 2^-53 = 1e-12 of
     it, after 10^9 updates as after one; probabilities follow.
     """

@@ -3,7 +3,6 @@
 import csv
 import math
 import os
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -258,7 +257,7 @@ class LossHistory:
             _check_columns(content)
         except FileNotFoundError as error:
             raise StateError(f"there is no file {path}: save loader.history() first") from error
-        except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # numpy, zipfile and zlib have many kinds of their own
             raise StateError(
                 f"{path} is no loss history, or is damaged ({error}): name a .npz file that "
                 f"loader.history().save() has written"

@@ -176,7 +176,10 @@ class Learning:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._backlog, self._unwritten, self.window = [], [], Window()
-        self.step, self.skipped = saved.whole(state["step"]), saved.whole(state["skipped"])
+        self.step, self.skipped = (
+            saved.whole(state["step"], 0, saved.STEPS),
+            saved.whole(state["skipped"]),
+        )
         self._mean_loss.load_state_dict(state["mean_loss"])
 
 

@@ -16,7 +16,6 @@ __all__ = ["Effect", "Recency", "effect"]
 PASSES = 2.0  # that the estimate looks back on
 ENOUGH = 0.4  # visits per example that a verdict rests on
 FEW = 4096  # visits; with fewer examples than this, one visit of each
-LAST = 2**31 - 2  # steps that can be counted
 LARGEST = 1e300
 SLOPE, ERRORS = 0.03, 2.0  # memorising: a slope above both 3 % per pass and two standard errors
 
@@ -130,11 +129,11 @@ class Recency:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.inner.load_state_dict(state)
         sums = [saved.number(value, -LARGEST, LARGEST) for value in state["sums"]]
-        steps = [saved.whole(step, 0, LAST) for step in state["steps"]]
+        steps = [saved.whole(step, 0, saved.STEPS) for step in state["steps"]]
         if len(sums) != len(self._sums) or len(steps) != len(self._steps):
             raise ValueError(f"{len(sums)} sums and {len(steps)} steps")
         if state["last"] is not None or self._storage.writable:
-            last = saved.indices(state["last"], LAST + 1, self._n, torch.int32)
+            last = saved.indices(state["last"], saved.STEPS + 1, self._n, torch.int32)
             if self._storage.writable:
                 self._last[:] = last.numpy()
                 self._sums[:], self._steps[:] = sums, steps

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from salience import saved
 from salience.memory import PRIVATE
 
 __all__ = ["COLUMNS", "DECAY", "POINTS", "Record", "course", "distinct"]
@@ -103,20 +104,31 @@ class Record:
         return torch.from_numpy(found)
 
     def state_dict(self) -> dict[str, Any]:
-        saved = {
+        columns = {
             name: torch.from_numpy(each.astype(SAVED.get(name, each.dtype)))
             for name, each in self.columns().items()
         }
-        return {**saved, "start": self._start, "steps": self._steps}
+        return {**columns, "start": self._start, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in COLUMNS:
             if state[name].shape != self._rows[name].shape:
                 shape = list(state[name].shape)
                 raise ValueError(f"a record {name} of shape {shape} for {len(self)} examples")
-        for name in COLUMNS:
-            self._rows[name] = state[name].numpy()
-        self._start, self._steps = float(state["start"]), int(state["steps"])
+        found = {name: _checked(name, state[name]) for name in COLUMNS}
+        start, steps = saved.at_least_zero(state["start"]), saved.whole(state["steps"], 0, FIRST)
+        for name, column in found.items():
+            self._rows[name] = column.numpy()
+        self._start, self._steps = start, steps
+
+
+def _checked(name: str, column: Any) -> Tensor:
+    """A column of a state, with values that its type holds."""
+    if name not in SAVED:
+        largest = LARGEST if name == "course" else np.finfo(np.float32).max
+        return saved.floats(column, least=0, most=float(largest), shape=tuple(column.shape))
+    wide, narrow = torch.from_numpy(np.empty(0, SAVED[name])).dtype, np.iinfo(ROW[name])
+    return saved.indices(column, int(narrow.max) // 2, dtype=wide)
 
 
 def _rows(n: int) -> NDArray[Any]:
@@ -161,8 +173,10 @@ def distinct(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     values, repeated = losses.numpy()[place], ordered[1:] == ordered[:-1]
     if len(repeated) and repeated[repeated.argmax()]:
         starts = np.append(0, np.flatnonzero(~repeated) + 1)
-        # In float64, for a few losses of 1e38 have a sum that float32 does not hold.
-        sums = np.add.reduceat(values, starts, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            sums = np.add.reduceat(values, starts)
+        if np.isinf(sums).any():  # of a few losses of 1e38
+            sums = np.add.reduceat(values, starts, dtype=np.float64)
         means = sums / np.diff(starts, append=n)
         ordered, values = ordered[starts], means.astype(np.float32)
     return torch.from_numpy(ordered), torch.from_numpy(values)

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["LIMIT", "at_least_zero", "floats", "indices", "number", "whole"]
+__all__ = ["LIMIT", "STEPS", "at_least_zero", "floats", "indices", "number", "whole"]
 
 PIECE = 2**20  # values that are looked at together
 LIMIT = 2**53
+STEPS = 2**30  # of a training: with as many to come, they can still be counted in four bytes
 LARGEST = 1e150  # means of float32 numbers, multiplied by weights, stay far below
 
 

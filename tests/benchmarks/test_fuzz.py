@@ -58,6 +58,17 @@ DAMAGED: dict[str, list[Any]] = {
         [0, [[["source", "off", "key"], "replaced", 10]]],
         [0, [[["score", "steps", 0], "moved", 5]]],
     ],
+    "sampler state, record": [
+        [1, [[["step"], "moved", 5]]],  # beyond four bytes
+        [2, [[["record", "steps"], "replaced", 5]]],
+        [2, [[["record", "visits"], "fill", 2]]],
+        [2, [[["record", "mean"], "fill", 6]]],
+    ],
+    "loss history": [
+        b"",
+        b"PK\x05\x06" + bytes(18),
+        stored_zip([("loss.npy", b"\x93NUMPY\x01\x00")]),
+    ],
     "sampler state, approx": [
         [0, [[["score", "next"], "replaced", 25]]],
         [2, [[["score", "counts"], "fill", 4]]],
