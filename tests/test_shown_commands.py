@@ -8,7 +8,8 @@ commands of a page are run in order, in one new folder:
                      and made-up data stands for the published sets
 ``make TARGET``      the target exists: ``make --dry-run``. CI runs the targets themselves
 ``pip install``      files and extras exist. ``make test-wheel`` installs
-``python``, files    an example is run by test_examples.py, a module answers ``--help``
+``python``, files    an example is run by test_examples.py, a module answers ``--help``, a
+                     benchmark knows the options
 ``torchrun``         its own parser takes the options; examples are run by test_examples.py
 ``ssh``              what it runs on the other machine is run here
 ``pytest``           the files that it names exist
@@ -156,8 +157,19 @@ def check_python(arguments: list[str], page: Path) -> None:
     elif first == "-c":
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, f"{name(page)}: {done.stderr}"
+    elif Path(first).parts[0] == "benchmarks":
+        _check_benchmark(arguments, page)
     else:
         _check_script(first, page)
+
+
+def _check_benchmark(arguments: list[str], page: Path) -> None:
+    """It takes hours: tests/benchmarks runs it in small, and here it knows every option."""
+    command = [sys.executable, arguments[0], "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{name(page)}: {shlex.join(command)}\n{done.stderr}"
+    for option in (word for word in arguments if word.startswith("--")):
+        assert option in done.stdout.split(), f"{name(page)}: {arguments[0]} {option}"
 
 
 def _check_script(script: str, page: Path) -> None:
