@@ -14,6 +14,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ CASES = {
     f"{TWENTY} --methods auto",
 }
 OURS, BASELINE = "auto", "uniform"
+RIVALS = ("infobatch", "ordered", "closeness")
 HEAD = (
     "case",
     "n",
@@ -101,10 +103,27 @@ def difference(found: dict[str, Any], scale: float) -> str:
     return f"{mean} ({scale * found['low']:+.2f} to {scale * found['high']:+.2f})"
 
 
+def beside(summary: dict[str, Any]) -> list[str]:
+    """Differences to uniform in equal time of ``auto`` and of each rival; nothing if not run."""
+    methods = summary["methods"]
+    scale = 100.0 if "test_error" in methods[BASELINE]["final"] else 1.0
+    return [
+        difference(methods[name]["differences"]["equal_time"], scale) if name in methods else ""
+        for name in (OURS, *RIVALS)
+    ]
+
+
 def table(results: dict[str, dict[str, Any]]) -> str:
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
-    lines += [f"| {' | '.join([name, *cells(found)])} |" for name, found in results.items()]
-    return "\n".join(lines)
+    """Two tables: ``auto`` against uniform sampling, and rivals beside it."""
+    names = [f"`{name}`" for name in (OURS, *RIVALS)]
+    parts = [_table(HEAD, {name: cells(found) for name, found in results.items()})]
+    parts += [_table(("case", *names), {name: beside(found) for name, found in results.items()})]
+    return "\n\n".join(parts)
+
+
+def _table(head: Sequence[str], lines: dict[str, list[str]]) -> str:
+    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*rows, *(f"| {' | '.join([name, *line])} |" for name, line in lines.items())])
 
 
 def main() -> None:

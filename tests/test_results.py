@@ -113,6 +113,20 @@ def test_the_table_of_the_default_agrees_with_the_rows(path: Path) -> None:
     assert shown[-1] == f"`{read(path.parent / 'config.json')['commit'][:7]}`"
 
 
+RIVALS = [
+    path
+    for path in sorted(RESULTS.glob("default/*/summary.json"))
+    if set(payoff.RIVALS) & set(read(path)["methods"])
+]
+
+
+@pytest.mark.parametrize("path", RIVALS, ids=name)
+def test_the_table_of_rivals_agrees_with_the_rows(path: Path) -> None:
+    found = summarize_all(rows(path.parent / "runs.jsonl.gz"))
+    (shown,) = [row for row in table(RESULTS / "README.md") if row[0] == f"`{path.parent.name}`"]
+    assert shown[1:] == payoff.beside(found)
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("rerun/*.jsonl.gz")), ids=name)
 def test_the_reruns_agree_with_the_rows(path: Path) -> None:
     found = rows(path)
