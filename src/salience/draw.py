@@ -10,9 +10,7 @@ from torch import Tensor
 
 from salience import saved
 
-__all__ = ["CERTAIN", "Draw"]
-
-CERTAIN = 1 + 1e-6  # a probability of 1, with what rounding may add
+__all__ = ["Draw"]
 
 
 @final
@@ -80,7 +78,7 @@ class Draw:
             saved.whole(state["number"]),
             at,
             saved.floats(state["weights"], rows, 0),
-            saved.floats(state["probabilities"], rows, 0, CERTAIN),
+            saved.floats(state["probabilities"], rows, 0),  # of one rank's part: may be above 1
             saved.floats(state["scores"], rows),
             saved.whole(state["pool"], 1),
             None if counts is None else saved.floats(counts, rows, 1, saved.LIMIT),

@@ -121,6 +121,11 @@ OPTIONS = [
 ]
 
 
+def heeds_ctrl_c() -> None:
+    """Also where the tests run in the background, whose programs are deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def started(folder: Path, *more: str, **options: Any) -> "subprocess.Popen[str]":
     (folder / "tiny.py").write_text(TASK)
     command = [sys.executable, "-m", "salience", "compare", "tiny.py:make_task", *OPTIONS]
@@ -132,6 +137,7 @@ def started(folder: Path, *more: str, **options: Any) -> "subprocess.Popen[str]"
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heeds_ctrl_c,
         **options,
     )
 

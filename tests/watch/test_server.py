@@ -216,7 +216,14 @@ def test_bad_arguments_are_one_sentence(tmp_path):
 
 def test_the_command_tells_its_address_and_ends_quietly(tmp_path):
     command = [sys.executable, "-m", "salience", "watch", str(tmp_path / "later"), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Else deaf to Ctrl-C where the tests run in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     told = process.stdout.readline()
     port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)", told)[1])
     assert json.loads(ask(port, "/data")[1])["state"] == "waiting"

@@ -294,7 +294,7 @@ class AutoSource:
             raise ValueError(f"mode {state['mode']!r}")
         self.mode, self._told = state["mode"], bool(state["told"])
         self._first = saved.whole(state["first"], 1, self._n)
-        self._turned = _turned(state.get("turned"))
+        self._turned = _turned(state["turned"])
         lowest, worse = state["validation"]
         self._lowest, self._worse = saved.number(lowest), saved.whole(worse)
         if self._trust is not None:
@@ -305,7 +305,7 @@ class AutoSource:
 
 
 def _turned(raw: Any) -> dict[str, Any] | None:
-    """When it first turned on, from a state; states of earlier versions do not have it."""
+    """When it first turned on, from a state."""
     if raw is None:
         return None
     if raw["mode"] not in get_args(Mode):

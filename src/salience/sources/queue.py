@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from salience import saved
-from salience.draw import CERTAIN, Draw
+from salience.draw import Draw
 
 __all__ = ["Queue"]
 
@@ -61,6 +61,6 @@ def _checked(state: list[Any], n: int) -> list[Tensor]:
     return [
         at,
         saved.floats(weights, len(at), 0),
-        saved.floats(p, len(at), 0, CERTAIN),
+        saved.floats(p, len(at), 0),
         saved.floats(scores, len(at)),
     ]
