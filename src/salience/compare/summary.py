@@ -20,7 +20,7 @@ from salience.compare.run import Row
 
 __all__ = [
     *("Curve", "Final", "MethodSummary", "Spread", "Summary", "ToTarget"),
-    *("arrival", "by_seed", "curve", "ended_at", "longest", "spread", "steady", "step_seconds"),
+    *("arrival", "by_seed", "curve", "ended_at", "longest", "spread", "step_seconds"),
     *("summarize", "target_loss", "tested_by", "time_range", "to_target"),
 ]
 
@@ -266,22 +266,6 @@ def _rounding(own: Curve, base: Curve) -> float:
         if at:
             parts.append((each.steps[at] - each.steps[at - 1]) / each.steps[at])
     return math.sqrt(sum(part**2 for part in parts) / 12)
-
-
-def steady(own: Curve, base: Curve) -> list[float] | None:
-    """Seconds as they would be on a steady machine; None where steps are not the baseline's.
-
-    (t / b(h)) x h x u, with t and b(h) the seconds of ``own`` and ``base`` until step h, and u the
-    mean seconds of a step of ``base``. The ratio of two of them is that of ``to_target``.
-    """
-    theirs = dict(zip(base.steps, base.seconds, strict=True))
-    if not base.seconds[-1] or not all(theirs.get(step) or not step for step in own.steps):
-        return None
-    unit = base.seconds[-1] / base.steps[-1]
-    return [
-        seconds / theirs[step] * step * unit if step else 0.0
-        for step, seconds in zip(own.steps, own.seconds, strict=True)
-    ]
 
 
 # ------------------------------------------------------------------------------ costs and ends

@@ -22,7 +22,7 @@ OPEN = "open"  # a ratio of a comparison that is not finished
 
 def columns(found: Comparison) -> list[str]:
     """The head of the table: the name of the method, test results, train results, costs."""
-    measure = found.primary.replace("_", " ").capitalize()
+    measure = f"Test {found.measures[found.primary].label}"
     tests = [measure, DIFFERENCE, "Best of the run"]
     tests += ["Worst class"] if _has_classes(found) else []
     tests += ["Same test result in"] if found.budgets is not None else []

@@ -356,10 +356,14 @@ def sentences(found: Comparison) -> list[str]:
     """
     if not found.finished:
         return []
-    return [
-        " ".join(filter(None, [_about(name, found), decided(name, found), *reasons(name, found)]))
-        for name in _others(found.summary)
-    ]
+    return [_told(name, found) for name in _others(found.summary)]
+
+
+def _told(name: str, found: Comparison) -> str:
+    why, decision = reasons(name, found), decided(name, found)
+    if any(reason.startswith(decision.removesuffix(".")) for reason in why):
+        decision = ""  # the reason says so too, with what to try
+    return " ".join(filter(None, [_about(name, found), decision, *why]))
 
 
 def _about(name: str, found: Comparison) -> str:
