@@ -188,7 +188,8 @@ class Training:
                     failed = None
                     self.make()
                 self.epoch()
-            except (RuntimeError, MemoryError, OSError) as error:
+            # A worker that dies while it hands over a batch ends a connection: EOFError.
+            except (RuntimeError, MemoryError, OSError, EOFError) as error:
                 # The death of a worker is raised wherever the program is then, here too.
                 failed = type(error).__name__
         if failed is not None:
