@@ -43,6 +43,8 @@ CASES = {
     "random-labels": "mnist-random-labels --model tiny --schedule constant --steps 1500 --seeds 3 "
     f"{TWENTY} --methods auto,infobatch",
     "ptb": f"ptb --model tiny --schedule constant --steps 22000 --seeds 3 {TWENTY} --methods auto",
+    "ptb-cosine": "ptb --model tiny --schedule cosine --steps 8000 --seeds 3 --evaluations 10 "
+    "--methods auto",
     "lenet": f"mnist-lenet --steps 46875 --seeds 3 {TWENTY} --methods auto,ordered",
     "mnist-small": f"mnist --model small --schedule constant --steps 5000 --seeds 3 {TWENTY} "
     "--methods auto",

@@ -20,6 +20,7 @@ import gc
 import json
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import time
@@ -54,6 +55,11 @@ RECORD = np.dtype(
 )
 TROUBLES = ("workers", "disk", "clock", "memory")
 OFTEN = 120  # steps between two troubles, on average
+# How torch tells that a worker has died, or that memory is short; in the middle of a message too.
+DEATHS = (
+    *(RuntimeError, MemoryError, OSError, EOFError),
+    *(multiprocessing.ProcessError, pickle.UnpicklingError),
+)
 
 
 def options(plan: dict[str, Any]) -> dict[str, Any]:
@@ -188,8 +194,7 @@ class Training:
                     failed = None
                     self.make()
                 self.epoch()
-            # A worker that dies while it hands over a batch ends a connection: EOFError.
-            except (RuntimeError, MemoryError, OSError, EOFError) as error:
+            except DEATHS as error:
                 # The death of a worker is raised wherever the program is then, here too.
                 failed = type(error).__name__
         if failed is not None:

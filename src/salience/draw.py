@@ -12,6 +12,8 @@ from salience import saved
 
 __all__ = ["Draw"]
 
+LARGEST = 4096.0  # of a chance in a state: those of one rank's part may be above 1
+
 
 @final
 @dataclass(slots=True, eq=False)
@@ -78,7 +80,7 @@ class Draw:
             saved.whole(state["number"]),
             at,
             saved.floats(state["weights"], rows, 0),
-            saved.floats(state["probabilities"], rows, 0),  # of one rank's part: may be above 1
+            saved.floats(state["probabilities"], rows, 0, LARGEST),
             saved.floats(state["scores"], rows),
             saved.whole(state["pool"], 1),
             None if counts is None else saved.floats(counts, rows, 1, saved.LIMIT),
