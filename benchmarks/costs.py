@@ -64,7 +64,7 @@ def forced(name: str, **more: Any) -> Iterator[None]:
         yield
         return
     gain = 0.0 if state == "on" else math.inf
-    gains = {"ON": gain, "OFF": gain, "FEW": math.inf, "MANY": math.inf, "LEFT": -1.0, **more}
+    gains = {"ON": gain, "OFF": gain, "DOUBT": math.inf, "LEFT": -1.0, **more}
     measured = {"ENOUGH": 0.0, "FEW": 0, "SLOPE": math.inf}  # at once, and nothing memorises
     with replaced(auto, gains), replaced(recency, measured):
         yield

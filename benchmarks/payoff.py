@@ -1,4 +1,4 @@
-"""What ``auto`` comes to against uniform sampling, task by task, in equal training time.
+"""What ``auto`` comes to against uniform sampling, task by task, after equal steps.
 
 Every case is one ``salience compare``, whose runs are interleaved: small networks, the same seeds
 and schedule for all methods. An interrupted benchmark resumes.
@@ -58,7 +58,7 @@ HEAD = (
     "n",
     "uniform",
     "`auto`",
-    "difference in equal time (95 % interval)",
+    "difference after equal steps (95 % interval)",
     "at the best point",
     "worst class",
     "steps to uniform's train loss",
@@ -81,15 +81,14 @@ def cells(summary: dict[str, Any]) -> list[str]:
     measure = "test_error" if "test_error" in base["final"] else "test_perplexity"
     scale, unit = (100.0, " %") if measure == "test_error" else (1.0, "")
     told = ours["differences"]
-    before = base["final"][measure]
-    after = before["mean"] + told["equal_time"]["mean"]
+    before, after = base["final"][measure], ours["final"][measure]["mean"]
     spread = "" if before["std"] is None else f" ({scale * before['std']:.2f})"
     steps = ours["steps_to_target_ratio"]
     return [
         str(base["n"]),
         f"{scale * before['mean']:.2f}{spread}{unit}",
         f"{scale * after:.2f}{unit}",
-        difference(told["equal_time"], scale),
+        difference(told["end"], scale),
         difference(told["best"], scale),
         difference(told["worst"], scale) if "worst" in told else "",
         "never" if steps is None else f"{steps:.2f}",
@@ -106,11 +105,11 @@ def difference(found: dict[str, Any], scale: float) -> str:
 
 
 def beside(summary: dict[str, Any]) -> list[str]:
-    """Differences to uniform in equal time of ``auto`` and of each rival; nothing if not run."""
+    """Differences to uniform after equal steps of ``auto`` and each rival; nothing if not run."""
     methods = summary["methods"]
     scale = 100.0 if "test_error" in methods[BASELINE]["final"] else 1.0
     return [
-        difference(methods[name]["differences"]["equal_time"], scale) if name in methods else ""
+        difference(methods[name]["differences"]["end"], scale) if name in methods else ""
         for name in (OURS, *RIVALS)
     ]
 

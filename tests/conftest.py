@@ -44,4 +44,4 @@ def model() -> nn.Module:
 @pytest.fixture
 def auto_turns_on() -> None:
     """``auto`` turns on at its first look and stays on; it looks at every third draw."""
-    force_auto("sparing")
+    force_auto("focused")

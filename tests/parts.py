@@ -43,20 +43,19 @@ def force_auto(
     for name in ("ON", "OFF"):
         put(auto, name, math.inf if mode == "off" else 0.0)
         put(trusting, name, math.inf if trust else -math.inf)
-    for name in ("FEW", "MANY"):
-        put(auto, name, 0.0 if mode == "focused" else math.inf)
     put(auto, "LEFT", -1.0)
-    put(auto, "DOUBTED", math.inf)
+    put(auto, "DOUBT", math.inf)
     put(recency, "ENOUGH", 0.0)
     put(recency, "FEW", 0)
-    put(recency, "SLOPE", math.inf)
+    put(recency.Recency, "judge", _does_not)
+    put(trusting, "FEWEST", 0)
     put(trusting, "LEAST", 0.0)
     put(trusting, "MOST", 1.0)
-    put(trusting.Trust, "_contradict", _always)
+    put(trusting.Trust, "contradicts", True)
 
 
-def _always(*_: Any) -> bool:
-    return True
+def _does_not(one: Any) -> None:
+    one.memorises = False
 
 
 def auto_is(sampler: Any) -> tuple[str, bool]:

@@ -936,5 +936,6 @@ print(saving, peak() - before)
         text=True,
     )
     saving, loading = map(int, done.stdout.split())
-    assert saving < 100e6  # of 400 MB
-    assert loading < 60e6
+    # Of 400 MB. The second is the peak of both, so it cannot be held to less.
+    assert saving < 100e6
+    assert loading < 100e6

@@ -19,7 +19,8 @@ import salience
 from salience import ImportanceLoader, functional, recency, trust
 from salience.compare.digits import digits
 from salience.presets import NAMES
-from salience.sources import auto, rules
+from salience.smoothing import Fading
+from salience.sources import auto
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -264,16 +265,18 @@ def test_the_sessions_in_docstrings_are_true(module: str) -> None:
 def test_the_numbers_of_auto_are_those_of_the_code() -> None:
     card = (DOCS / "scores" / "auto.md").read_text("utf-8")
     page = " ".join((DOCS / "wrong-labels.md").read_text("utf-8").split())
+    fading = Fading()
     for said in (
         f"Every {auto.EVERY} draws",
         f"the scores of {auto.SAMPLE:,} to {2 * auto.SAMPLE - 1:,} examples",
-        f"min(max(s / mean, 1/{1 / rules.LEAST:g}), 1)",
-        f"1 / mean(q) > {auto.ON:g}, until below {auto.OFF:g}",
-        f"> {auto.FEW:g}, until below {auto.MANY:g}, and less than {100 * auto.DOUBTED:g} %",
-        f"with {100 * auto.LEFT:g} % of the first loss left",
+        f"v = M sum q^2 / (sum q)^2 > {auto.ON:g}, until below {auto.OFF:g}",
+        f"more than\n{100 * auto.LEFT:g} % of the first loss left",
+        f"({fading.least:g} + {fading.most - fading.least:g} min(rho / {fading.scale:g}, 1)^3)",
         f"more than {auto.SINGLE:g} to v",
     ):
         assert said in card, said
     assert (trust.ON, trust.OFF, trust.DISCOUNT) == (0.2, 0.4, 0.1)  # in words on the page
     assert f"between {100 * trust.LEAST:g} and {100 * trust.MOST:g} % of the examples" in page
-    assert (recency.SLOPE, recency.ERRORS) == (0.03, 2)  # in words in the decision record
+    # In words in the decision records:
+    assert auto.DOUBT == 1
+    assert (recency.SLOPE, recency.ERRORS, recency.BACK, recency.SETTLED) == (0.03, 2, 1, 4)

@@ -110,7 +110,7 @@ def test_killed_runs_continue_as_if_nothing_had_happened(
         check_rows(log, expected, told)
         assert set(rows(log)) == set(expected), told
         assert log[-1]["done"] == undisturbed[-1]["done"], told
-        assert undisturbed[-1]["auto"] == log[-1]["auto"] == ["sparing", True]
+        assert undisturbed[-1]["auto"] == log[-1]["auto"] == ["focused", True]
     check_resumed(*found.logs, plan, told)
 
 

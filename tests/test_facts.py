@@ -18,14 +18,13 @@ from salience.presets import NAMES
 from salience.scores import UpperBound
 from salience.sources import AutoSource, EvenIntervals
 from salience.sources.auto import Found
-from salience.sources.rules import LEAST
 
 SCHEMES: tuple[Scheme, ...] = ("systematic", "multinomial")
 BATCH = 5
 
 
 def make_sampler(
-    name: str, dataset: TensorDataset, model: nn.Module, *, mode: Any = "focused", **options: Any
+    name: str, dataset: TensorDataset, model: nn.Module, **options: Any
 ) -> ImportanceSampler:
     options |= needs(name, model)
     sampler = ImportanceSampler(
@@ -33,7 +32,7 @@ def make_sampler(
     )
     warm_up(sampler, dataset)
     if isinstance(sampler.source, AutoSource):  # it would turn on by itself after a pass
-        sampler.source._turn(mode, 0, Found(9.0, 9.0))
+        sampler.source._turn("focused", 0, Found(9.0))
         sampler._number = 1  # it looks again at the first draw, and then only now and then
     return sampler
 
@@ -68,10 +67,7 @@ def probabilities(sampler: ImportanceSampler, pool: Tensor, batch: Any) -> Tenso
     else:
         unknown = max(source._initial, float(known.max()) if len(known) else 0.0)
     scores = scores.nan_to_num(nan=unknown)
-    if isinstance(sampler.source, AutoSource) and sampler.source.mode == "sparing":
-        q = (scores / scores.mean()).clamp(LEAST, 1.0)
-    else:
-        q = scores + float(sampler._smoothing.constant(scores.mean()))
+    q = scores + float(sampler._smoothing.constant(scores.mean()))
     if isinstance(source, EvenIntervals):
         q = functional.cap(q, 1 / BATCH)
     return q / q.sum() if q.sum() > 0 else torch.full_like(q, 1 / len(q))
@@ -101,17 +97,6 @@ def test_with_k_1_the_expected_step_is_the_mean_gradient(
     whole = presample is None and sampler.score.by_index
     pool = torch.arange(len(dataset)) if whole else torch.arange(4, 4 + 3 * BATCH)
     check_mean_step(sampler, pool, dataset, model, scheme)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("k", [1.0, 0.5, -1.0])
-def test_sparing_is_unbiased_whatever_k(
-    k: float, scheme: Scheme, dataset: TensorDataset, model: nn.Module
-) -> None:
-    sampler = make_sampler("auto", dataset, model, k=k, draw=scheme, mode="sparing")
-    p = probabilities(sampler, torch.arange(len(dataset)), None)
-    assert p.max() == pytest.approx(p.min() / LEAST)  # some are spared as much as can be
-    check_mean_step(sampler, torch.arange(len(dataset)), dataset, model, scheme)
 
 
 def check_mean_step(

@@ -239,22 +239,7 @@ def test_rounding_of_parallel_sums_neither_lowers_nor_adds() -> None:
     assert functional._never_falling(sums, p).tolist() == [0.5, 0.5, 0.5, 1.0]
 
 
-# ------------------------------------------------------------------------------- spared, and apart
-
-
-def test_sparing_by_hand() -> None:
-    spared = functional.spare(torch.tensor([0.0, 0.1, 0.5, 1.0, 3.4]), 0.25)  # their mean is 1
-    torch.testing.assert_close(spared, torch.tensor([0.25, 0.25, 0.5, 1.0, 1.0]).double())
-
-
-@given(non_negative, st.floats(0.01, 1))
-def test_sparing_follows_the_equation(scores: Tensor, least: float) -> None:
-    q = functional.spare(scores, least)
-    s = scores.double().tolist()
-    mean = sum(s) / len(s)
-    expected = [min(max(x / mean, least), 1.0) if mean > 0 else 1.0 for x in s]
-    assert q.tolist() == pytest.approx(expected, rel=1e-9)
-    assert float(q.max()) == 1  # some are never spared
+# --------------------------------------------------------------------------------------- apart
 
 
 def test_contrast_by_hand() -> None:

@@ -42,7 +42,7 @@ class Case(NamedTuple):
     n: int = N
     memory: str | None = None
     focus: Any = None
-    mode: str = "sparing"  # of auto
+    mode: str = "focused"  # of auto
     trust: bool = False
 
 
@@ -164,8 +164,7 @@ CASES = [
 def check_forced(case: Case, results: list[Result]) -> None:
     """What a case is about has turned on, on all ranks."""
     if case.score == "auto":
-        mode = "focused" if case.presample else case.mode  # pools are not spared
-        assert {result.auto for result in results} == {(mode, case.trust)}
+        assert {result.auto for result in results} == {(case.mode, case.trust)}
 
 
 def steps_of(case: Case) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from salience import ImportanceSampler
-from salience.recency import ENOUGH, ERRORS, SLOPE, Recency, effect
+from salience.recency import ENOUGH, ERRORS, SETTLED, SLOPE, Recency, effect
 from salience.scores import History
 
 N, BATCH = 400, 20
@@ -89,6 +89,7 @@ def test_memory_is_found_and_its_size_is_right(seed: int) -> None:
     one = recency()
     follow(one, 6, memory=0.3, seed=seed)
     found = one.effect()
+    one.judge()
     assert one.known
     assert one.memorises
     # At a mean interval of one pass the loss is 1.3 times that of no interval at all.
@@ -124,11 +125,52 @@ def test_small_effects_and_uncertain_ones_are_none() -> None:
     found = one.effect()
     assert found.slope > max(SLOPE, ERRORS * found.error)
     one._sums[3] *= (found.slope / (0.9 * ERRORS * found.error)) ** 2  # a larger spread
+    one.judge()
     assert not one.memorises
     small = recency()
     small._sums[:] = [0.9 * SLOPE, 1.0, 1e6, 1e-9, 1e6]
     assert small.effect().slope < SLOPE
+    small.judge()
     assert not small.memorises
+
+
+def test_the_verdict_changes_back_only_beyond_the_error() -> None:
+    """A slope of 0.04, 0.029 and 0.015, with errors of 0.01: only the last one is another."""
+    one, verdicts = recency(), []
+    for slope, error in ((0.015, 0.01), (0.04, 0.01), (0.029, 0.01), (0.015, 0.01), (0.029, 0.01)):
+        one._sums[:] = [slope * 1e3, 1e3, 1e6, error**2 * 1e3 * 1e6, 1e6]
+        found = one.effect()
+        assert (found.slope, found.error) == pytest.approx((slope, error))
+        one.judge()
+        verdicts.append(one.memorises)
+    assert verdicts == [False, True, True, False, False]
+    other = recency()
+    other.memorises = True
+    other.judge()  # nothing is known, so nothing changes
+    assert other.memorises
+    one.load_state_dict(other.state_dict())
+    assert one.memorises
+
+
+@pytest.mark.parametrize(("passes", "memorises"), [(SETTLED - 0.1, False), (SETTLED, True)])
+def test_after_four_passes_a_network_that_memorises_does_so_for_good(
+    passes: float, memorises: bool
+) -> None:
+    one = recency()
+    one.memorises = True
+    one._steps[:] = [7 + passes * N / BATCH, 7]
+    one._sums[:] = [0.0, 1e3, 1e6, 1e-3, 1e6]  # no slope at all
+    one.judge()
+    assert one.memorises == memorises
+
+
+def test_what_is_not_measured_is_not_judged() -> None:
+    one = recency()
+    follow(one, 6, memory=0.3)
+    one.measure(False)
+    one.judge()
+    assert one.known
+    assert not one.memorises
 
 
 @pytest.mark.parametrize(("few", "visits"), [(0, ENOUGH), (N // 2, 0.5), (N, 1.0), (10 * N, 1.0)])
@@ -209,29 +251,29 @@ def test_it_grows_with_the_dataset() -> None:
 # ------------------------------------------------------------------------------------ in ``auto``
 
 
-def train(memory: float, passes: int = 8) -> list[bool]:
-    """Whether ``auto`` was on, with losses that differ a lot and fall."""
+def modes(memory: float, passes: int = 8) -> list[str]:
+    """What ``auto`` did, with losses that differ a lot and fall."""
     one = ImportanceSampler(N, BATCH, score="auto")
     hard = torch.rand(N, generator=torch.Generator().manual_seed(0)) ** 2 + 0.01
-    last, active = torch.zeros(N), []
+    last, found = torch.zeros(N), []
     for step in range(passes * N // BATCH):
         draw = one.draw()
-        active.append(one.active)
+        found.append(one.source.mode)
         gaps = (step - last[draw.indices]) * BATCH / N
-        falls = 1.0 if step < 10 else 0.3
+        falls = 1.0 if step < 10 else 0.1
         losses: Tensor = falls * hard[draw.indices] * (1 + memory * gaps)
         one.update(draw, losses)
         last[draw.indices] = step
-    return active
+    return found
 
 
 def test_auto_turns_on_for_a_network_that_does_not_memorise(monkeypatch: Any) -> None:
     monkeypatch.setattr("salience.sources.auto.EVERY", 10)
-    active = train(memory=0.0)
-    assert active[-1]
-    assert not any(active[: 2 * N // BATCH])
+    found = modes(memory=0.0)
+    assert found[-1] == "focused"
+    assert set(found[: 2 * N // BATCH]) == {"off"}
 
 
 def test_auto_stays_off_for_one_that_does(monkeypatch: Any) -> None:
     monkeypatch.setattr("salience.sources.auto.EVERY", 10)
-    assert not any(train(memory=2.0))
+    assert set(modes(memory=2.0)) == {"off"}

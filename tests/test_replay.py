@@ -47,11 +47,11 @@ class Case(NamedTuple):
     slots: bool = False
     labels: Any = None
     focus: Any = None
-    mode: str = "sparing"  # of auto
+    mode: str = "focused"  # of auto
     trust: bool = False  # in that mode
 
 
-MODES = [("focused", False), ("sparing", True), ("focused", True), ("off", True)]
+MODES = [("focused", True), ("off", True)]
 WITH_WORKERS = [
     Case("auto", workers=2),
     Case("auto", workers=2, mode="focused", trust=True),
@@ -162,8 +162,7 @@ def check_active(case: Case, run: Training) -> None:
         assert set(run.active[-STEPS:]) == {float(case.mode != "off")}
         assert any(weight != 1 for _, weights in run.rows[-STEPS:] for weight in weights)
     if case.score == "auto":
-        mode = "focused" if case.presample else case.mode  # pools are not spared
-        assert run.modes[-1] == run.modes[-3] == (mode, case.trust)
+        assert run.modes[-1] == run.modes[-3] == (case.mode, case.trust)
 
 
 @pytest.mark.parametrize("deferred", [False, True])
@@ -219,7 +218,7 @@ def test_with_a_focus(
     score: str, focus: str, deferred: bool, slots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(functional, "STAGES", ((0.5, 3), (0.2, 2)))
-    force_auto("sparing")
+    force_auto("focused")
     case = Case(score, deferred=deferred, slots=slots, focus=focus)
     without = Training(case._replace(focus=None))
     without.go()

@@ -155,7 +155,7 @@ def test_the_summary_is_that_of_the_rows(path: Path) -> None:
 
 def test_the_trials_of_the_default_agree_with_the_rows() -> None:
     page = (RESULTS.parent / "docs" / "designs.md").read_text("utf-8")
-    section = page.partition("## Test error, not only train loss")[2].partition("\n## ")[0]
+    section = page.partition("### Before it focused on crops")[2].partition("\n## ")[0]
     shown = re.findall(r"(\d+\.\d\d)(?: and \d+\.\d\d|, \d+\.\d\d)? %", section)
     ends: dict[Any, float] = {}
     best: dict[Any, float] = {}
@@ -167,6 +167,52 @@ def test_the_trials_of_the_default_agree_with_the_rows() -> None:
     recorded = {f"{100 * error:.2f}" for error in (*ends.values(), *best.values())}
     assert len(shown) > 40
     assert [each for each in shown if each not in recorded] == []
+
+
+def test_the_trials_of_the_default_of_today_agree_with_the_rows() -> None:
+    """Differences to ``uniform``: n, train loss, steps (without augmentation), test, best."""
+    page = (RESULTS.parent / "docs" / "designs.md").read_text("utf-8")
+    section = page.partition("### The default of today")[2].partition("\n### ")[0]
+    shown = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    found: dict[Any, dict[str, dict[int, Any]]] = {}
+    for row in rows(RESULTS / "designs" / "focus-trials.jsonl.gz"):
+        group = found.setdefault((row["task"], row["schedule"]), {})
+        group.setdefault(row["design"], {})[row["seed"]] = row["rows"]
+    expected = []
+    for key, with_steps in (
+        (("cifar10-crops", "onecycle"), False),
+        (("cifar10-plain", "cosine"), True),
+    ):
+        base = found[key].pop("uniform")
+        expected += [[name, *_trial(own, base, with_steps)] for name, own in found[key].items()]
+    cells = [[re.sub("[`*]", "", each) for each in row] for row in shown if row[0] != "design"]
+    assert len(cells) > 20
+    assert sorted(cells) == sorted(expected)
+
+
+def _trial(own: dict[int, Any], base: dict[int, Any], with_steps: bool) -> list[str]:
+    pairs = [(own[seed], base[seed]) for seed in own]
+    train = fmean(mine[-1]["train_loss"] - theirs[-1]["train_loss"] for mine, theirs in pairs)
+    end, best = (
+        [100 * (at(mine) - at(theirs)) for mine, theirs in pairs]
+        for at in (
+            lambda run: run[-1]["test_error"],
+            lambda run: min(row["test_error"] for row in run),
+        )
+    )
+    if not with_steps:
+        return [str(len(own)), f"{train:+.3f}", _with_error(end)]
+    target = fmean(theirs[-1]["train_loss"] for _, theirs in pairs)
+    curves = [[row["train_loss"] for row in run] for run, _ in pairs]
+    means = [fmean(each) for each in zip(*curves, strict=True)]
+    steps = (1 + next(i for i, mean in enumerate(means) if mean <= target)) / len(means)
+    return [str(len(own)), f"{train:+.3f}", f"{steps:.2f}", _with_error(end), _with_error(best)]
+
+
+def _with_error(values: list[float]) -> str:
+    """The mean, and its standard error where there is one."""
+    error = f" ({stdev(values) / len(values) ** 0.5:.2f})" if len(values) > 1 else ""
+    return f"{fmean(values):+.2f}{error}"
 
 
 def test_all_runs_were_on_the_hardware_and_versions_that_the_page_names() -> None:

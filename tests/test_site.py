@@ -123,9 +123,9 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_an_element(site: Path) -
 def test_sources_and_folders_that_pages_link_to_are_shown(site: Path) -> None:
     shown = (site / "examples" / "quickstart.py.html").read_text("utf-8")
     assert "ImportanceLoader" in re.sub(r"<[^>]+>", "", shown)
-    folder = site / "results" / "default" / "crops"
-    assert (folder / "index.html").read_text("utf-8").count("<img") == 2
-    for file in (ROOT / "results" / "default" / "crops").iterdir():
+    folder = site / "results" / "default" / "mnist"
+    assert (folder / "index.html").read_text("utf-8").count("<img") == 1
+    for file in (ROOT / "results" / "default" / "mnist").iterdir():
         assert (folder / file.name).read_bytes() == file.read_bytes()
 
 

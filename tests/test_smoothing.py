@@ -52,13 +52,15 @@ def test_the_mean_loss_is_never_taken_below_half_the_mean_score(smoothing: Any) 
 
 
 def test_fading_follows_the_remaining_fraction_of_the_loss() -> None:
-    smoothing = Fading(least=0.2, scale=0.5, first=2, decay=0.0)
-    assert smoothing.constant(3.0) == pytest.approx(3 * (0.2 + 2**3))
-    for mean in (4.0, 2.0, 1.5):  # began at 3, half of it remains
+    smoothing = Fading(least=0.2, most=0.6, scale=0.75, first=2, decay=0.0)
+    assert smoothing.constant(3.0) == pytest.approx(3 * 0.6)
+    for mean in (4.0, 2.0, 2.4):  # began at 3, 0.8 of it remain
         smoothing.update(mean)
-    assert smoothing.remaining == pytest.approx(0.5)
-    assert smoothing.constant(2.0) == pytest.approx(1.5 * 1.2)  # of the loss, not of the score
-    again = Fading(least=0.2, scale=0.5, first=2, decay=0.0)
+    assert smoothing.constant(2.0) == pytest.approx(2.4 * 0.6)  # of the loss, not of the score
+    smoothing.update(1.125)  # 0.375, half of the scale
+    assert smoothing.remaining == pytest.approx(0.375)
+    assert smoothing.constant(2.0) == pytest.approx(1.125 * (0.2 + 0.4 / 2**3))
+    again = Fading(least=0.2, most=0.6, scale=0.75, first=2, decay=0.0)
     again.load_state_dict(smoothing.state_dict())
     assert again.constant(3.0) == smoothing.constant(3.0)
     again.update(1.0)
@@ -70,7 +72,7 @@ def test_more_loss_than_at_the_start_counts_as_all_of_it() -> None:
     for mean in (1e-300, 1e6):
         smoothing.update(mean)
     assert smoothing.remaining == 1.0
-    assert smoothing.constant(1.0) / smoothing._mean.value == pytest.approx(0.2 + 8)
+    assert smoothing.constant(1.0) / smoothing._mean.value == pytest.approx(smoothing.most)
 
 
 def test_a_loss_of_zero_from_the_start() -> None:
@@ -190,7 +192,7 @@ def test_states(make: Any) -> None:
     [
         (Constant(0.5), "Constant(0.5)"),
         (Adaptive(), "Adaptive(share=0.5, decay=0.95)"),
-        (Fading(), "Fading(least=0.2, scale=0.35, first=10, decay=0.95)"),
+        (Fading(), "Fading(least=0.2, most=0.5, scale=0.35, first=10, decay=0.95)"),
     ],
 )
 def test_settings_are_shown(smoothing: Any, shown: str) -> None:

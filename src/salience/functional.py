@@ -8,7 +8,6 @@ For a pool of M candidates with scores :math:`s_i \ge 0`:
 ``draw``                    B positions from p
 ``even_visits``             position i at even intervals, n p_i times among n
 ``cap``                     min(q_i, T): no more than a given share each
-``spare``                   :math:`q_i = \min(\max(s_i / \bar s, a), 1)`
 ``weights``                 :math:`\alpha_i = (1 / (M p_i))^k`
 ``shard_weights``           :math:`\alpha_i = (Q / (N q_i))^k W Q_r / Q`
 ``merge_duplicates``        one row per distinct position, weights added
@@ -56,7 +55,6 @@ __all__ = [
     "probabilities",
     "shard_weights",
     "smooth",
-    "spare",
     "tracking_coefficient",
     "two_groups",
     "variance_reduction",
@@ -194,18 +192,6 @@ def cap(q: Tensor, most: float) -> Tensor:
     # The fewest that have to be cut off: the next one is not above the limit.
     place = (largest <= limits).to(torch.int64).argmax()
     return q.clamp(max=limits[place])
-
-
-def spare(scores: Tensor, least: float) -> Tensor:
-    """q_i = min(max(s_i / m, a), 1), with s, m, a = ``scores``, their mean, ``least``.
-
-    Visits in proportion to q spare examples that are better learned than the average, down to
-    ``least`` of the visits of the others, which are all visited alike. All 1 where every score is
-    zero.
-    """
-    s = _wide(scores)
-    mean = s.mean()
-    return torch.where(mean > 0, s / mean, 1.0).clamp(least, 1.0)
 
 
 def merge_duplicates(indices: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -127,9 +127,7 @@ def auto(s: Settings) -> Preset:
     trust = Trust(fading, None if s.labels is None else s.labels.labels)
     score = s.above(recency)
     on = _even(s, Discounted(score, trust), fading)
-    source = AutoSource(
-        *sizes, score, fading, off, on, fading=fading, trust=trust, recency=recency, k=s.k
-    )
+    source = AutoSource(*sizes, score, fading, off, on, fading, trust, recency)
     return Preset(score, fading, source)
 
 

@@ -18,6 +18,8 @@ ENOUGH = 0.4  # visits per example that a verdict rests on
 FEW = 4096  # visits; with fewer examples than this, one visit of each
 LARGEST = 1e300
 SLOPE, ERRORS = 0.03, 2.0  # memorising: a slope above both 3 % per pass and two standard errors
+BACK = 1.0  # standard errors that it has to be below 3 % for the opposite
+SETTLED = 4.0  # passes, after which a network that memorises counts as one for good
 
 
 class Effect(NamedTuple):
@@ -50,6 +52,10 @@ class Recency:
     lower losses where the last visit is recent; one that learns what examples have in common has
     the same. While examples are visited by importance, intervals follow the losses, and nothing is
     measured.
+
+    A learning rate that falls lets slopes fall too, whatever the network remembers. So the verdict
+    changes back only where the slope is below the limit by more than its error, and after
+    ``SETTLED`` passes not at all.
     """
 
     def __init__(self, score: Score, n: int, batch_size: int, storage: Storage = PRIVATE) -> None:
@@ -61,6 +67,7 @@ class Recency:
         self._sums = storage.array(5, np.float64)  # of ``effect``
         self._steps = storage.array(2, np.int64)  # now, and when measuring began
         self.measuring = True
+        self.memorises = False  # the last verdict
 
     def extend(self, n: int) -> None:
         """Grow to ``n`` examples; nothing is known of the new ones."""
@@ -105,9 +112,19 @@ class Recency:
         return float(self._sums[4]) >= max(ENOUGH * self._n, min(self._n, FEW))
 
     @property
-    def memorises(self) -> bool:
-        found = self.effect()
-        return found.slope > max(SLOPE, ERRORS * found.error)
+    def _settled(self) -> bool:
+        passes = (int(self._steps[0]) - int(self._steps[1])) * self._batch / self._n
+        return passes >= SETTLED
+
+    def judge(self) -> None:
+        """Give the verdict anew, if enough is known and something is measured."""
+        if not (self.measuring and self.known):
+            return
+        slope, error, _ = self.effect()
+        if self.memorises:
+            self.memorises = self._settled or slope + BACK * error > SLOPE
+        else:
+            self.memorises = slope > max(SLOPE, ERRORS * error)
 
     def measure(self, wanted: bool) -> None:
         """Begin anew, or stop."""
@@ -124,6 +141,7 @@ class Recency:
             "sums": self._sums.tolist(),
             "steps": self._steps.tolist(),
             "measuring": self.measuring,
+            "memorises": self.memorises,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -137,4 +155,4 @@ class Recency:
             if self._storage.writable:
                 self._last[:] = last.numpy()
                 self._sums[:], self._steps[:] = sums, steps
-        self.measuring = bool(state["measuring"])
+        self.measuring, self.memorises = bool(state["measuring"]), bool(state["memorises"])

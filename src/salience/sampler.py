@@ -548,7 +548,7 @@ class ImportanceSampler:
     def decision(self) -> dict[str, Any]:
         """What ``auto`` decided, and by which numbers; empty for other scores.
 
-        ``mode``; ``gain``, ``saved`` and ``doubted`` of the scores as they are; ``why`` it is off;
+        ``mode``; ``gain`` and ``doubt`` of the scores as they are; ``why`` it is off;
         ``turned_on``, None or the numbers when it first was on, with that of the ``draw``.
         """
         self.catch_up()

@@ -126,26 +126,31 @@ class Adaptive:
 
 @final
 class Fading:
-    """c = (least + (rho / scale)^3) x mean, with rho the remaining fraction of the loss.
+    """c = (least + (most - least) min(rho / scale, 1)^3) x mean, rho the remaining loss.
 
     rho is the running mean loss over the mean loss of the first ``first`` steps: 1 for a model that
-    has learned nothing, and never more. While much of the loss remains, nearly all examples are
-    worth the same and draws stay close to uniform; as the model comes to fit, the hard examples
-    count for more. The mean is floored as in ``Adaptive``, so weights at k = 1 are at most
-    1 + 2 / least: 11 by default.
+    has learned nothing, and never more. As the model comes to fit and rho falls below ``scale``, c
+    fades from half of the mean loss to a fifth, and the hard examples count for more. The mean is
+    floored as in ``Adaptive``, so weights at k = 1 are at most 1 + 2 / least: 11 by default.
     """
 
     def __init__(
-        self, least: float = 0.2, scale: float = 0.35, first: int = 10, decay: float = 0.95
+        self,
+        least: float = 0.2,
+        most: float = 0.5,
+        scale: float = 0.35,
+        first: int = 10,
+        decay: float = 0.95,
     ) -> None:
-        self.least, self.scale, self.first, self.decay = least, scale, first, decay
+        self.least, self.most, self.scale = least, most, scale
+        self.first, self.decay = first, decay
         self._mean = RunningMean(decay)
         self._start, self._steps = 0.0, 0
 
     def __repr__(self) -> str:
         return (
-            f"Fading(least={self.least:g}, scale={self.scale:g}, first={self.first}, "
-            f"decay={self.decay:g})"
+            f"Fading(least={self.least:g}, most={self.most:g}, scale={self.scale:g}, "
+            f"first={self.first}, decay={self.decay:g})"
         )
 
     @property
@@ -159,7 +164,8 @@ class Fading:
         return min(self._mean.value / self._start, 1.0) if self._start > 0 else 1.0
 
     def constant(self, mean_score: float | Tensor) -> float | Tensor:
-        share = self.least + (self.remaining / self.scale) ** 3
+        faded = min(self.remaining / self.scale, 1.0) ** 3
+        share = self.least + (self.most - self.least) * faded
         return share * self._mean.floored(mean_score)
 
     def update(self, mean: float) -> None:

@@ -9,7 +9,7 @@ from salience.shards import state_of_shard
 
 __all__ = ["VERSION", "check_state", "state_of_rank"]
 
-VERSION = 8  # of the saved state
+VERSION = 9  # of the saved state
 
 
 def check_state(state: Any, settings: dict[str, Any], ranks: Ranks, batch_size: int) -> None:

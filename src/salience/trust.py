@@ -13,6 +13,7 @@ __all__ = ["Begun", "Discounted", "Judged", "Trust", "judge", "suspects"]
 
 ON, OFF = 0.2, 0.4  # depth of the gap: discounts begin below, end above
 LEAST, MOST = 0.02, 0.6  # of the examples, that can be suspects
+FEWEST = 100  # examples; of fewer, a histogram has two groups by chance
 DISCOUNT = 0.1  # the weight of a suspect: not 0, so that a mistake stays harmless
 
 logger = logging.getLogger("salience")
@@ -43,6 +44,7 @@ class Trust:
         self._smoothing, self._classes = smoothing, classes  # [N]
         self.active = False
         self._limit = self._share = 0.0
+        self.upper = 0.0  # the mean loss of the upper group, apart or not
         self._typical = torch.ones(1, dtype=torch.float64, device="cpu")  # of each class
 
     def use_classes(self, classes: Tensor | None) -> None:
@@ -67,12 +69,18 @@ class Trust:
         self._typical = self._class_means(examples, losses)
         r = self.contrast(examples, losses)
         self._limit, depth, self._share = functional.two_groups(r)
-        if depth >= (OFF if self.active else ON) or not LEAST <= self._share <= MOST:
+        above = losses[r >= self._limit]
+        self.upper = float(above.mean()) if len(above) else 0.0
+        if len(losses) < FEWEST or not LEAST <= self._share <= MOST:
             return False
-        return self._contradict(losses[r >= self._limit])
+        if depth >= (OFF if self.active else ON):
+            return False
+        return self.contradicts
 
-    def _contradict(self, losses: Tensor) -> bool:
-        return self._smoothing is None or bool(losses.mean() > self._smoothing.start)
+    @property
+    def contradicts(self) -> bool:
+        """Whether the upper group is worse than a model that had learned nothing."""
+        return self._smoothing is None or self.upper > self._smoothing.start
 
     def _class_means(self, examples: Tensor, losses: Tensor) -> Tensor:
         """[classes]; of a class with few examples drawn towards the mean of all, by one example."""
@@ -114,12 +122,14 @@ class Trust:
             "active": self.active,
             "limit": self._limit,
             "share": self._share,
+            "upper": self.upper,
             "typical": self._typical.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.active = bool(state["active"])
         self._limit, self._share = saved.number(state["limit"]), saved.number(state["share"], 0, 1)
+        self.upper = saved.at_least_zero(state["upper"])
         typical = saved.floats(state["typical"], least=0)
         if not len(typical):
             raise ValueError("no typical losses")

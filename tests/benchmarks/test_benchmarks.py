@@ -76,8 +76,9 @@ def test_cells_are_those_of_the_summary():
         return {"mean": mean, "low": mean - 0.001, "high": mean + 0.001, "n": 3, "same": same}
 
     final = {"test_error": {"mean": 0.05, "std": 0.002, "n": 3}}
-    told = {"equal_time": found(-0.01), "best": found(0.002), "worst": found(0.0, same=True)}
-    ours = {"final": final, "differences": told, "steps_to_target_ratio": None, "n": 3}
+    told = {"end": found(-0.01), "best": found(0.002), "worst": found(0.0, same=True)}
+    lower = {"test_error": {**final["test_error"], "mean": 0.04}}
+    ours = {"final": lower, "differences": told, "steps_to_target_ratio": None, "n": 3}
     cells = load("payoff").cells({"methods": {"uniform": {"final": final, "n": 3}, "auto": ours}})
     assert cells == [
         *("3", "5.00 (0.20) %", "4.00 %", "-1.00 (-1.10 to -0.90)"),

@@ -174,12 +174,12 @@ def test_a_page_of_one_chart_shows_text_as_text():
 
 
 def test_a_strip_has_its_modes_and_why():
-    parts = [Stretch(0, 40, "off", "not yet"), Stretch(40, 100, "sparing", "it pays")]
+    parts = [Stretch(0, 40, "off", "not yet"), Stretch(40, 100, "focused", "it pays")]
     panel = Panel("auto", "steps", "", strips=[Strip("auto", "seed 0", parts)])
     (figure,) = figures(Page(chart_html(Chart("c", "title", [panel])))).values()
     (strip,) = figure["strips"]
     assert (strip["short"], strip["end"]) == ("seed 0", 100)
-    assert strip["parts"][1] == {"from": 40, "to": 100, "mode": "sparing", "why": "it pays"}
+    assert strip["parts"][1] == {"from": 40, "to": 100, "mode": "focused", "why": "it pays"}
     assert chart_png(Chart("c", "title", [panel])).startswith(b"\x89PNG")
 
 
@@ -242,23 +242,23 @@ def test_a_budget_is_marked_where_the_result_is_the_same(tmp_path):
 
 
 def test_a_strip_shows_when_a_sampler_was_on_and_why(tmp_path):
-    gains = [("off", 1.0), ("off", 1.05), ("sparing", 1.4), ("sparing", 1.5), ("focused", 2.5)]
+    gains = [("off", 1.0), ("off", 1.05), ("focused", 1.4), ("focused", 1.5), ("focused", 2.5)]
     auto = run("auto", FALLING)
     for row, (mode, gain) in zip(auto, gains, strict=True):
         why = "" if mode != "off" else "too few passes" if gain == 1 else "losses are too even"
-        row["sampler"] = {"mode": mode, "gain": gain, "saved": 1.25, "why": why}
+        row["sampler"] = {"mode": mode, "gain": gain, "why": why}
     found = read_comparison(directory(tmp_path, run("uniform", FALLING) + auto))
     chart = {each.name: each for each in charts(found)}["auto"]
     (strip,) = chart.panels[0].strips
     assert [(part.start, part.end, part.mode) for part in strip.parts] == [
         (0, 20, "off"),
-        (20, 40, "sparing"),
+        (20, 40, "focused"),
     ]
     assert strip.parts[1].why == (
-        "sparing from step 20 on; learned examples are visited less often; gain 1.40; saved 1.25"
+        "focused from step 20 on; examples with a large loss are visited more often; gain 1.40"
     )
     assert strip.parts[0].why == (
         "off from step 0 on; shuffled passes, as without importance sampling; too few passes; "
-        "gain 1.00; saved 1.25; from step 10 on: losses are too even"
+        "gain 1.00; from step 10 on: losses are too even"
     )
     assert "focused: examples with a large loss are visited more often" in chart.title

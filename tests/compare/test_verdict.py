@@ -259,17 +259,16 @@ def test_it_is_told_why_auto_stayed_off(tmp_path, why, advice):
 
 def test_it_is_told_when_and_why_auto_turned_on(tmp_path):
     rows = made("faster and better")
-    turned = {"draw": 10, "mode": "sparing", "gain": 1.4, "saved": 1.31, "doubted": 0.0}
+    turned = {"draw": 10, "mode": "focused", "gain": 1.4, "doubt": 0.0}
     for row in rows:
         if row["method"] == "history" and row["seed"]:
             at = turned | {"draw": 10 * row["seed"]}
-            row["sampler"] = {"mode": "sparing", "turned_on": at if row["step"] > 20 else None}
+            row["sampler"] = {"mode": "focused", "turned_on": at if row["step"] > 20 else None}
         elif row["method"] == "history":
             row["sampler"] = {"mode": "off", "turned_on": None, "why": "losses are too even"}
     (sentence,) = sentences(read_comparison(directory(tmp_path, rows)))
     assert (
-        "history turned on at step 10 to 20 in 2 of 3 seeds (sparing): learned examples could be "
-        "spared, which saves a factor of 1.31."
+        "history turned on at step 10 to 20 in 2 of 3 seeds: the gain of draws by loss was 1.40."
     ) in sentence
 
 

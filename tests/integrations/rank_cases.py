@@ -62,7 +62,7 @@ def by_hand(case: Case, scale: Callable[..., float], ahead: int = 1) -> Trace:
 
 def turn_on(patch: pytest.MonkeyPatch) -> None:
     """``auto`` draws by importance from the first step on."""
-    force_auto("sparing", put=patch.setattr)
+    force_auto("focused", put=patch.setattr)
 
 
 # ----------------------------------------------------------------------------------------- mutants

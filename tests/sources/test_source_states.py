@@ -72,7 +72,7 @@ def even_intervals(scheme: Any) -> Callable[[int, int], Parts]:
 
 
 def auto_source(n: int, seed: int) -> Parts:
-    """With the user's smoothing: neither sparing nor trust."""
+    """With the user's smoothing: no trust."""
     generator, score, smoothing = parts(n, seed)
     on = EvenIntervals(n, score, ByScore(smoothing, 0.5), "systematic", generator)
     off = Shuffled(Passes(n, generator))
@@ -100,21 +100,18 @@ SOURCES: dict[str, Callable[[int, int], Parts]] = {
     "even intervals": even_intervals("systematic"),
     "even intervals, multinomial": even_intervals("multinomial"),
     "auto": auto_source,
-    "auto, sparing": trusting_auto,
     "auto, focused": trusting_auto,
-    "auto, sparing, trust": trusting_auto,
     "auto, focused, trust": trusting_auto,
 }
 
 
 def force(name: str, every: int = 4) -> None:
-    mode = "focused" if "focused" in name or name == "auto" else "sparing"
-    force_auto(mode, trust="trust" in name, every=every)
+    force_auto("focused", trust="trust" in name, every=every)
 
 
 def check_forced(name: str, source: Any) -> None:
     if isinstance(source, AutoSource):
-        assert source.mode == ("sparing" if "sparing" in name else "focused")
+        assert source.mode == "focused"
         assert (source.trust is not None and source.trust.active) == ("trust" in name)
 
 
@@ -212,7 +209,7 @@ def grow(made: Parts, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["shuffled", "stratified", "pool", "even intervals", "auto, focused", "auto, sparing"]
+    "name", ["shuffled", "stratified", "pool", "even intervals", "auto, focused"]
 )
 def test_beyond_the_orders_that_are_stored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(even, "SLICE", 5000)

@@ -87,13 +87,13 @@ def test_budgets_are_shown_one_after_the_other(tmp_path):
 
 def test_what_samplers_do_is_shown(tmp_path):
     rows = run("uniform", FALLING[:3]) + run("auto", FALLING[:3])
-    for row, mode in zip(rows[3:], ["off", "sparing", "sparing"], strict=True):
+    for row, mode in zip(rows[3:], ["off", "focused", "focused"], strict=True):
         row["sampler"] = {"mode": mode, "gain": 1.3}
     data = look(View(comparison(tmp_path, rows)))
     (strip,) = data["figures"]["auto-0"]["strips"]
-    assert [part["mode"] for part in strip["parts"]] == ["off", "sparing"]
+    assert [part["mode"] for part in strip["parts"]] == ["off", "focused"]
     assert strip["place"] == [each["name"] for each in data["legend"]].index("auto")
-    assert [each[-1] for each in data["table"]["lines"]] == ["", "sparing"]
+    assert [each[-1] for each in data["table"]["lines"]] == ["", "focused"]
 
 
 def test_a_log_is_shown_with_its_time_left(tmp_path):

@@ -5,7 +5,7 @@ from salience.sources.even import EvenIntervals
 from salience.sources.passes import Passes, Strata
 from salience.sources.pool import Choice, Pool
 from salience.sources.protocol import Source
-from salience.sources.rules import ByScore, Sparing
+from salience.sources.rules import ByScore
 from salience.sources.shard import Shard
 from salience.sources.shuffled import Shuffled
 from salience.sources.whole import WholeDataset
@@ -20,7 +20,6 @@ __all__ = [
     "Shard",
     "Shuffled",
     "Source",
-    "Sparing",
     "Strata",
     "WholeDataset",
 ]

@@ -12,27 +12,25 @@ from salience.draw import Draw
 from salience.recency import Recency
 from salience.scores import Score
 from salience.smoothing import Fading, Smoothing
-from salience.sources.even import EvenIntervals
 from salience.sources.protocol import Source
-from salience.sources.rules import LEAST, ByScore, Sparing
 from salience.sources.scoring import known_scores, mean_of_known
 from salience.trust import Trust
 
 __all__ = ["AutoSource", "Found", "Mode", "Reason"]
 
-Mode = Literal["off", "sparing", "focused"]
+Mode = Literal["off", "focused"]
 Reason = Literal[
     "too few passes to decide",
     "the network memorises",
     "losses are too even",
+    "hard examples are worse than untrained",
     "almost nothing is left to learn",
     "the validation loss has risen",
 ]
 
 EVERY = 100  # draws between two looks at the scores
 ON, OFF = 1.1, 1.03  # gain: turns on above, off below; apart, so that it does not flutter
-FEW, MANY = 2.0, 1.5  # the same for the gain that begins and ends focusing
-DOUBTED = 0.3  # of all scores, above the loss at the start: with more, hard may mean wrong
+DOUBT = 1.0  # hard examples that are worse than untrained: hard may mean wrong
 LEFT = 0.01  # of the loss at the start: with less there is next to nothing to gain
 WORSE, TIMES = 1.02, 2  # validation losses this far above the lowest, so often in a row: memorising
 SAMPLE = 4096  # examples whose scores are looked at
@@ -45,27 +43,24 @@ class Found(NamedTuple):
     """What the scores of a sample show; nothing before all examples have been seen."""
 
     gain: float = 1.0  # v, by how many times fewer examples draws by score need
-    saved: float = 1.0  # 1 / mean(q): the visits of a pass over those of a sparing one
-    doubted: float = 0.0  # the part of all scores above the loss at the start: worse than untrained
+    doubt: float = 0.0  # mean loss of the harder of two groups, over that at the start
 
 
 @final
 class AutoSource:
     """Draws from ``off`` or, while that pays, from ``on``.
 
-    ==========  ====================================  =============================================
-    mode        examples                              when
-    ==========  ====================================  =============================================
-    off         shuffled passes                       until a gain exceeds 1.1, and when 1 % of the
-                                                      loss at the start are left
-    sparing     learned ones down to a quarter as     1 / mean(q) exceeds 1.1, for q of
-                often; unbiased                       ``functional.spare``
-    focused     by loss, with the user's k            v exceeds 2: few examples have most of it, and
-                                                      less than 30 % is above the first loss
-    ==========  ====================================  =============================================
+    ==========  =======================  ==========================================================
+    mode        examples                 when
+    ==========  =======================  ==========================================================
+    off         shuffled passes          at first, and whenever a reason below is missing
+    focused     by score, as ``on`` is   v exceeds 1.1, until it is below 1.03; hard examples are no
+                                         worse than untrained; more than 1 % of the loss at the
+                                         start is left; the network does not memorise
+    ==========  =======================  ==========================================================
 
     v = M sum q^2 / (sum q)^2 is how many times fewer examples draws by q need for the same
-    variance, where q stands for gradient norms. Both are computed from the scores, every few steps
+    variance, where q stands for gradient norms. It is computed from the scores, every few steps
     and once a pass is done: seed and losses decide, never the clock.
 
     A validation loss that the user tells and that has risen turns it off, until it is back: the
@@ -74,8 +69,7 @@ class AutoSource:
     With ``recency``, it turns on only once a network is known not to memorise what it visits.
 
     With ``trust``, examples whose labels contradict what was learned weigh and count a tenth, in
-    every mode. Without ``fading`` (pools, or smoothing of the user's own) there is no sparing: the
-    mode is focused while v exceeds 1.1.
+    both modes. Without ``fading`` (pools, or smoothing of the user's own) v alone decides.
     """
 
     def __init__(
@@ -89,13 +83,12 @@ class AutoSource:
         fading: Fading | None = None,
         trust: Trust | None = None,
         recency: Recency | None = None,
-        k: float = 0.5,
     ) -> None:
         self._n, self._batch_size = n, batch_size
         self._first = n  # how many there were before any extension
         self._score, self._smoothing = score, smoothing
         self._off, self._on = off, on
-        self._fading, self._trust, self._recency, self._k = fading, trust, recency, k
+        self._fading, self._trust, self._recency = fading, trust, recency
         self.mode: Mode = "off"
         self._told = False
         self._turned: dict[str, Any] | None = None  # when it first turned on, and by which numbers
@@ -160,6 +153,8 @@ class AutoSource:
 
     def _look(self, number: int) -> None:
         found = self._find(number // EVERY, number)
+        if self._recency is not None:
+            self._recency.judge()
         self._turn(self._wanted(found), number, found)
 
     def _find(self, look: int, number: int | None = None) -> Found:
@@ -174,22 +169,21 @@ class AutoSource:
         return self.found(self._trust.discounted(*sampled))
 
     def _wanted(self, found: Found) -> Mode:
-        gain, saved, doubted = found
-        if self._fading is None:
-            pays = gain > (OFF if self.active else ON) and self._worse < TIMES
-            return "focused" if pays else "off"
-        if self._fading.remaining <= LEFT or self._worse >= TIMES or self._memorises():
-            return "off"
-        if gain > (MANY if self.mode == "focused" else FEW) and doubted < DOUBTED:
-            return "focused"
-        return "sparing" if max(saved, gain) > (OFF if self.active else ON) else "off"
+        pays = found.gain > (OFF if self.active else ON)
+        return "focused" if pays and not self._objection(found) else "off"
 
-    def _memorises(self) -> bool:
-        """As far as is known; measured while off."""
-        recency = self._recency
-        if recency is None or self.active:
-            return False
-        return not recency.known or recency.memorises
+    def _objection(self, found: Found) -> Reason | None:
+        """Why not to focus, whatever the gain."""
+        if self._worse >= TIMES:
+            return "the validation loss has risen"
+        if self._fading is not None and self._fading.remaining <= LEFT:
+            return "almost nothing is left to learn"
+        if self._recency is not None and not self.active:  # nothing is measured while it is on
+            if not self._recency.known:
+                return "too few passes to decide"
+            if self._recency.memorises:
+                return "the network memorises"
+        return "hard examples are worse than untrained" if found.doubt > DOUBT else None
 
     def decision(self, number: int) -> dict[str, Any]:
         """What it has decided, and what it goes by now, at the draw of this ``number``.
@@ -205,41 +199,25 @@ class AutoSource:
         }
 
     def _why_off(self, found: Found) -> Reason:
-        recency, fading = self._recency, self._fading
-        if self._worse >= TIMES:
-            return "the validation loss has risen"
-        if fading is not None and fading.remaining <= LEFT:
-            return "almost nothing is left to learn"
-        if recency is not None and not recency.known:
-            return "too few passes to decide"
-        if recency is not None and recency.memorises:
-            return "the network memorises"
+        if objection := self._objection(found):
+            return objection
         return "too few passes to decide" if found == Found() else "losses are too even"
 
     def _turn(self, wanted: Mode, number: int, found: Found) -> None:
         if wanted == self.mode:
             return
-        if self.active != (wanted != "off"):
-            (self._off if self.active else self._on).new_epoch()
         self.mode = wanted
+        self._current().new_epoch()
         if self._turned is None:
             self._turned = {"draw": number, "mode": wanted, **found._asdict()}
-        self._use_rule()
         if self._recency is not None:
-            self._recency.measure(not self.active)
+            self._recency.measure(wanted == "off")
         # Only the first time for everybody to see; later changes are for those who look closer.
         level = logging.DEBUG if self._told else logging.INFO
-        turns = "turns off" if wanted == "off" else f"is {wanted}"
-        numbers = (turns, number, found.gain, found.saved)
-        logger.log(level, "importance sampling %s at draw %d: gain %.2f, spared %.2f", *numbers)
+        turns = "on" if self.active else "off"
+        text = "importance sampling turns %s at draw %d: gain %.2f"
+        logger.log(level, text, turns, number, found.gain)
         self._told = True
-
-    def _use_rule(self) -> None:
-        if self._fading is None or self.mode == "off":
-            return
-        assert isinstance(self._on, EvenIntervals)
-        by_score = ByScore(self._smoothing, self._k)
-        self._on.rule = by_score if self.mode == "focused" else Sparing()
 
     def _sampled(self, look: int) -> tuple[Tensor, Tensor] | None:
         """Some examples, evenly spaced, others at each ``look``, and what was recorded of them.
@@ -258,12 +236,14 @@ class AutoSource:
 
     def found(self, scores: Tensor) -> Found:
         """What these scores show."""
-        start = None if self._fading is None else self._fading.start
-        return Found(
-            self._gain(scores),
-            float(1 / functional.spare(scores, LEAST).mean()),
-            0.0 if start is None else _part_above(scores, start),
-        )
+        return Found(self._gain(scores), self._doubt())
+
+    def _doubt(self) -> float:
+        """How the harder of two groups of losses compares with an untrained model."""
+        trust, fading = self._trust, self._fading
+        if trust is None or fading is None or trust.active or not fading.start > 0:
+            return 0.0
+        return trust.upper / fading.start
 
     def _gain(self, scores: Tensor) -> float:
         """v; no example adds more than ``SINGLE``: a gain that rests on a few is none."""
@@ -299,7 +279,6 @@ class AutoSource:
         self._lowest, self._worse = saved.number(lowest), saved.whole(worse)
         if self._trust is not None:
             self._trust.load_state_dict(state["trust"])
-        self._use_rule()
         self._off.load_state_dict(state["off"])
         self._on.load_state_dict(state["on"])
 
@@ -312,8 +291,3 @@ def _turned(raw: Any) -> dict[str, Any] | None:
         raise ValueError(f"mode {raw['mode']!r}")
     found = {name: saved.number(raw[name]) for name in Found._fields}
     return {"draw": saved.whole(raw["draw"]), "mode": raw["mode"], **found}
-
-
-def _part_above(scores: Tensor, limit: float) -> float:
-    total = float(scores.sum())
-    return float(scores[scores > limit].sum()) / total if total > 0 else 0.0

@@ -9,9 +9,7 @@ from salience import functional
 from salience.smoothing import Smoothing
 from salience.sources.scoring import distribution
 
-__all__ = ["LEAST", "ByScore", "Rule", "Sparing", "Visits"]
-
-LEAST = 0.25  # of the visits of others, for an example that is learned
+__all__ = ["ByScore", "Rule", "Visits"]
 
 
 class Visits(NamedTuple):
@@ -38,13 +36,3 @@ class ByScore(NamedTuple):
     def __call__(self, scores: Tensor, most: float) -> Visits:
         p = distribution(scores, self.smoothing, most)
         return Visits(p, functional.weights(p, self.k).to(torch.float32))
-
-
-class Sparing(NamedTuple):
-    """p_i in proportion to min(max(s_i / mean, least), 1), weights 1 / (M p_i): unbiased."""
-
-    least: float = LEAST
-
-    def __call__(self, scores: Tensor, most: float) -> Visits:
-        p = functional.probabilities(functional.cap(functional.spare(scores, self.least), most))
-        return Visits(p, functional.weights(p, 1.0).to(torch.float32))

@@ -139,7 +139,7 @@ class Log:
             return {}
         self._told = self._step
         told = loader.decision() or {"mode": "on" if metrics["active"] else "off"}
-        kept = ("mode", "gain", "saved", "why")
+        kept = ("mode", "gain", "why")
         plain = {name: told[name] for name in kept if name in told}
         finite = {name: v for name, v in plain.items() if isinstance(v, str) or math.isfinite(v)}
         return {"sampler": {**finite, "active": bool(metrics["active"])}}

@@ -20,7 +20,6 @@ TRAIN = {"train_loss": LOSS, "train_max_loss": Measure("max_loss", "largest trai
 LONGEST = 200  # characters of what a sampler tells
 MODES = {
     "off": "shuffled passes, as without importance sampling",
-    "sparing": "learned examples are visited less often",
     "focused": "examples with a large loss are visited more often",
 }
 
@@ -117,7 +116,7 @@ def add_mode(found: list[Stretch], step: float, until: float, sampler: Mapping[s
 
 
 def modes_now(runs: Iterable[Sequence[Row]]) -> str:
-    """What the samplers of some runs do at the moment: "off", or "2 sparing, 1 off"."""
+    """What the samplers of some runs do at the moment: "off", or "2 focused, 1 off"."""
     last = [str(found.get("mode", "off")) for run in runs if run and (found := _sampler(run[-1]))]
     counts = {mode: last.count(mode) for mode in dict.fromkeys(last)}
     if len(counts) < 2:
@@ -133,10 +132,9 @@ def _sampler(row: Row) -> Mapping[str, Any]:
 def _why(mode: str, step: float, sampler: Mapping[str, Any]) -> str:
     """From when, what that is, and the reason and the numbers that the sampler gave."""
     parts = [f"{mode} from step {step:,.0f} on", MODES.get(mode, ""), _reason(sampler)]
-    for name in ("gain", "saved"):
-        value = sampler.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            parts.append(f"{name} {value:.2f}")
+    gain = sampler.get("gain")
+    if isinstance(gain, int | float) and not isinstance(gain, bool):
+        parts.append(f"gain {gain:.2f}")
     return "; ".join(filter(None, parts))
 
 

@@ -24,6 +24,8 @@ TRY = {
     "history: loss or upper_bound.",
     "the network memorises": "Hard examples would be memorised sooner, not learned. Try "
     "augmentation, dropout, weight decay, a smaller network or more data.",
+    "hard examples are worse than untrained": "Their labels may be wrong: look at suspects(), or "
+    "at the page that `salience insight` writes.",
     "losses are too even": "All examples are about as hard, so there is nothing to choose. It may "
     "change in a longer training.",
     "almost nothing is left to learn": "The training set is learned: a harder task or a shorter "
@@ -46,12 +48,8 @@ def decided(name: str, found: Comparison) -> str:
     at = f"{draws[0]:,}" if draws[0] == draws[-1] else f"{draws[0]:,} to {draws[-1]:,}"
     seeds = "" if len(on) == len(last) else f" in {len(on)} of {len(last)} seeds"
     first = on[0]
-    number = float(first["saved" if first["mode"] == "sparing" else "gain"])
-    what = {
-        "sparing": "learned examples could be spared, which saves a factor of",
-        "focused": "few examples had most of the loss, with a gain of",
-    }.get(str(first["mode"]), "the gain was")
-    return f"{name} turned on at step {at}{seeds} ({first['mode']}): {what} {number:.2f}."
+    gain = f"the gain of draws by loss was {float(first['gain']):.2f}"
+    return f"{name} turned on at step {at}{seeds}: {gain}."
 
 
 def _decisions(name: str, found: Comparison) -> list[Mapping[str, Any]]:
