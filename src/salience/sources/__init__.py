@@ -8,6 +8,7 @@ from salience.sources.protocol import Source
 from salience.sources.rules import ByScore
 from salience.sources.shard import Shard
 from salience.sources.shuffled import Shuffled
+from salience.sources.thinned import Thinned
 from salience.sources.whole import WholeDataset
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "Shuffled",
     "Source",
     "Strata",
+    "Thinned",
     "WholeDataset",
 ]
