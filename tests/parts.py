@@ -47,19 +47,15 @@ def force_auto(
     put(auto, "DOUBT", math.inf)
     put(recency, "ENOUGH", 0.0)
     put(recency, "FEW", 0)
-    put(recency.Recency, "judge", _does if mode == "thinned" else _does_not)
+    put(recency.Recency, "judge", _does_not)
     put(trusting, "FEWEST", 0)
     put(trusting, "LEAST", 0.0)
     put(trusting, "MOST", 1.0)
     put(trusting.Trust, "contradicts", True)
 
 
-def _does(one: Any) -> None:
-    one.memorises = one.settled = True
-
-
 def _does_not(one: Any) -> None:
-    one.memorises = one.settled = False
+    one.memorises = False
 
 
 def auto_is(sampler: Any) -> tuple[str, bool]:

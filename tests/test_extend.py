@@ -58,8 +58,6 @@ CASES = [
     Case("auto", mode="focused", deferred=True),
     Case("auto", mode="focused", trust=True),
     Case("auto", mode="focused", trust=True, deferred=True),
-    Case("auto", mode="thinned"),
-    Case("auto", mode="thinned", deferred=True),
     Case("auto", trust=True, classes=20),
     Case("auto", presample=3, mode="focused"),
     Case("loss"),

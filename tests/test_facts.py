@@ -61,11 +61,7 @@ def probabilities(sampler: ImportanceSampler, pool: Tensor, batch: Any) -> Tenso
     """p over the pool by the equations, from the score itself."""
     scores = sampler.score.score(pool, batch).double()
     known = scores[~scores.isnan()]
-    source = (
-        sampler.source._sources["focused"]
-        if isinstance(sampler.source, AutoSource)
-        else sampler.source
-    )
+    source = sampler.source._on if isinstance(sampler.source, AutoSource) else sampler.source
     if isinstance(source, EvenIntervals):
         unknown = float(known.mean())
     else:
@@ -79,11 +75,7 @@ def probabilities(sampler: ImportanceSampler, pool: Tensor, batch: Any) -> Tenso
 
 def pool_of(sampler: ImportanceSampler, pool: Tensor) -> None:
     """The next pool of candidates is this one."""
-    source = (
-        sampler.source._sources["focused"]
-        if isinstance(sampler.source, AutoSource)
-        else sampler.source
-    )
+    source = sampler.source._on if isinstance(sampler.source, AutoSource) else sampler.source
     source.candidates = lambda: pool
 
 
@@ -134,10 +126,10 @@ def check_mean_step(
 
     name = sampler.score_name
     if whole and name == "auto" and scheme == "systematic":
-        actual = expected_visits_step(sampler.source._sources["focused"], p, BATCH, values)
+        actual = expected_visits_step(sampler.source._on, p, BATCH, values)
     else:
         if whole and name == "auto":
-            sampler.source = sampler.source._sources["focused"]
+            sampler.source = sampler.source._on
         draws = draw if sampler.score.by_index else choose
         actual = expected_step(p, BATCH, scheme, draws, values)
     torch.testing.assert_close(actual, values[pool].mean(0), rtol=1e-5, atol=1e-7)

@@ -44,7 +44,7 @@ def test_score_smoothing_and_source(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "uniform"])
 def test_presample_is_the_pool_in_batches(name: str) -> None:
     source = make(name, presample=3).source
-    pool = source._sources["focused"] if isinstance(source, AutoSource) else source
+    pool = source._on if isinstance(source, AutoSource) else source
     assert isinstance(pool, Pool)
     assert len(pool.candidates()) == 3 * BATCH
 
@@ -64,14 +64,14 @@ def test_smoothing_is_the_users(name: str) -> None:
 
 def test_auto_visits_at_even_intervals_and_stratifies_many_classes() -> None:
     source = make("auto").source
-    assert isinstance(source._sources["focused"], EvenIntervals)
-    assert source._sources["off"]._passes._strata is None
+    assert isinstance(source._on, EvenIntervals)
+    assert source._off._passes._strata is None
     assert source.trust is not None
     for options in ({"presample": 3}, {"smoothing": 0.1}):  # shuffled passes or focused, no more
         assert make("auto", **options).source.trust is None
     few, many = torch.arange(N) % BATCH, torch.arange(N) % (BATCH + 1)
-    assert make("auto", labels=few).source._sources["off"]._passes._strata is None
-    assert make("auto", labels=many).source._sources["off"]._passes._strata is not None
+    assert make("auto", labels=few).source._off._passes._strata is None
+    assert make("auto", labels=many).source._off._passes._strata is not None
 
 
 class Own:

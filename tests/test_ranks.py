@@ -149,8 +149,6 @@ CASES = [
     Case("auto", mode="focused", trust=True),
     Case("auto", trust=True, deferred=True),
     Case("auto", mode="off", trust=True),
-    Case("auto", mode="thinned"),
-    Case("auto", mode="thinned", deferred=True),
     Case("uniform", drop_last=True),
     Case("auto", workers=2),
     Case("history", slots=True),

@@ -167,7 +167,7 @@ def test_every_score_is_recorded(score: str, workers: int) -> None:
     assert loader.history().label.tolist() == dataset.tensors[1].tolist()
 
 
-@pytest.mark.parametrize("mode", ["off", "thinned", "focused"])
+@pytest.mark.parametrize("mode", ["off", "focused"])
 def test_a_record_changes_no_draw(mode: str) -> None:
     drawn = []
     for record in (False, True):

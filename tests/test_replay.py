@@ -51,7 +51,7 @@ class Case(NamedTuple):
     trust: bool = False  # in that mode
 
 
-MODES = [("focused", True), ("off", True), ("thinned", False)]
+MODES = [("focused", True), ("off", True)]
 WITH_WORKERS = [
     Case("auto", workers=2),
     Case("auto", workers=2, mode="focused", trust=True),
@@ -232,7 +232,7 @@ def test_with_a_focus_and_workers(focus: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 AGAIN = [Case(name) for name in NAMES if name != "gnorm"]
-AGAIN += [Case("auto", mode=mode, trust=trust) for mode, trust in MODES]
+AGAIN += [Case("auto", mode=mode, trust=trust) for mode, trust in MODES[:2]]
 
 
 @pytest.mark.parametrize("deferred", [False, True])

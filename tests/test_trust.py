@@ -275,7 +275,7 @@ def trained(steps: int = 9 * EVERY, **options: Any) -> tuple[ImportanceSampler, 
 
 def force_mode(sampler: ImportanceSampler, mode: Any) -> None:
     sampler.source._turn(mode, 0, Found(9.0))
-    sampler.source._sources["focused"].new_epoch()
+    sampler.source._on.new_epoch()
 
 
 @pytest.mark.parametrize("mode", ["off", "focused"])
@@ -319,9 +319,9 @@ def test_examples_not_seen_yet_are_trusted() -> None:
     source = sampler.source
     source.draw(BATCH, 1)
     indices = torch.cat([torch.arange(5), torch.arange(N, N + 5)])
-    draw = sampler.source._sources["off"].draw(10, 1)
+    draw = sampler.source._off.draw(10, 1)
     draw.indices = indices
-    source._sources["off"].draw = lambda *_: draw
+    source._off.draw = lambda *_: draw
     force_mode(sampler, "off")
     assert source.draw(10, 1).weights[5:].tolist() == [1.0] * 5
 

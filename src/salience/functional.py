@@ -7,7 +7,6 @@ For a pool of M candidates with scores :math:`s_i \ge 0`:
 ``probabilities``           :math:`p_i = q_i / \sum_j q_j`
 ``draw``                    B positions from p
 ``even_visits``             position i at even intervals, n p_i times among n
-``thin``                    c_i = 1/2 below the mean score, 1 above: a chance to stay
 ``cap``                     min(q_i, T): no more than a given share each
 ``weights``                 :math:`\alpha_i = (1 / (M p_i))^k`
 ``shard_weights``           :math:`\alpha_i = (Q / (N q_i))^k W Q_r / Q`
@@ -56,7 +55,6 @@ __all__ = [
     "probabilities",
     "shard_weights",
     "smooth",
-    "thin",
     "tracking_coefficient",
     "two_groups",
     "variance_reduction",
@@ -173,16 +171,6 @@ def even_visits(credit: Tensor, p: Tensor, n: float) -> tuple[Tensor, Tensor]:
     total = credit + n * _wide(p)
     counts = total.floor().clamp(min=0)
     return counts.to(torch.int64), total - counts
-
-
-def thin(scores: Tensor, share: float = 0.5) -> Tensor:
-    """c_i = ``share`` if s_i is below the mean, else 1: the chance of i to stay in a pass.
-
-    >>> thin(torch.tensor([0.0, 1.0, 5.0]))
-    tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64)
-    """
-    exact = _wide(scores)
-    return torch.where(exact < exact.mean(), share, 1.0).to(exact.dtype)
 
 
 def cap(q: Tensor, most: float) -> Tensor:

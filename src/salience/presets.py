@@ -26,7 +26,6 @@ from salience.sources import (
     Shuffled,
     Source,
     Strata,
-    Thinned,
     WholeDataset,
 )
 from salience.trust import Discounted, Trust
@@ -128,8 +127,7 @@ def auto(s: Settings) -> Preset:
     trust = Trust(fading, None if s.labels is None else s.labels.labels)
     score = s.above(recency)
     on = _even(s, Discounted(score, trust), fading)
-    thinned = Thinned(s.passes(), s.above(recency.last), s.generator)
-    source = AutoSource(*sizes, score, fading, off, on, fading, trust, recency, thinned)
+    source = AutoSource(*sizes, score, fading, off, on, fading, trust, recency)
     return Preset(score, fading, source)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from salience import saved
 from salience.memory import PRIVATE, Storage
-from salience.scores import History, Score, Unit
+from salience.scores import Score, Unit
 
 __all__ = ["Effect", "Recency", "effect"]
 
@@ -19,9 +19,7 @@ FEW = 4096  # visits; with fewer examples than this, one visit of each
 LARGEST = 1e300
 SLOPE, ERRORS = 0.03, 2.0  # memorising: a slope above both 3 % per pass and two standard errors
 BACK = 1.0  # standard errors that it has to be below 3 % for the opposite
-# A network that memorises counts as one for good after so many passes, or with such a slope,
-# less its error.
-SETTLED, CERTAIN = 4.0, 0.05
+SETTLED = 4.0  # passes, after which a network that memorises counts as one for good
 
 
 class Effect(NamedTuple):
@@ -57,7 +55,7 @@ class Recency:
 
     A learning rate that falls lets slopes fall too, whatever the network remembers. So the verdict
     changes back only where the slope is below the limit by more than its error, and after
-    ``SETTLED`` passes, or a slope that leaves no doubt, not at all.
+    ``SETTLED`` passes not at all.
     """
 
     def __init__(self, score: Score, n: int, batch_size: int, storage: Storage = PRIVATE) -> None:
@@ -65,19 +63,16 @@ class Recency:
         self.by_index = score.by_index
         self.unit: Unit = score.unit
         self._n, self._batch = n, batch_size
-        self.last = History(n, storage=storage)  # the loss of the last visit
-        self._last = storage.array(n, np.int32)  # its step
+        self._last = storage.array(n, np.int32)  # the step of the last visit
         self._sums = storage.array(5, np.float64)  # of ``effect``
         self._steps = storage.array(2, np.int64)  # now, and when measuring began
         self.measuring = True
         self.memorises = False  # the last verdict
-        self.settled = False  # and whether it is that it memorises, for good
 
     def extend(self, n: int) -> None:
         """Grow to ``n`` examples; nothing is known of the new ones."""
         inner: Any = self.inner
         inner.extend(n)
-        self.last.extend(n)
         before, self._last = self._last, self._storage.array(n, np.int32)
         self._last[: len(before)] = before
         self._n = n
@@ -89,7 +84,6 @@ class Recency:
         if self.measuring:
             self._steps[0] += 1
             self._measure(indices.numpy(), losses.numpy().astype(np.float64))
-        self.last.update(indices, losses)
         return self.inner.update(indices, losses)
 
     def _measure(self, at: Any, losses: Any) -> None:
@@ -117,17 +111,20 @@ class Recency:
         """Whether enough was measured for a verdict."""
         return float(self._sums[4]) >= max(ENOUGH * self._n, min(self._n, FEW))
 
+    @property
+    def _settled(self) -> bool:
+        passes = (int(self._steps[0]) - int(self._steps[1])) * self._batch / self._n
+        return passes >= SETTLED
+
     def judge(self) -> None:
         """Give the verdict anew, if enough is known and something is measured."""
-        if self.settled or not (self.measuring and self.known):
+        if not (self.measuring and self.known):
             return
         slope, error, _ = self.effect()
-        passes = (int(self._steps[0]) - int(self._steps[1])) * self._batch / self._n
-        if not self.memorises:
+        if self.memorises:
+            self.memorises = self._settled or slope + BACK * error > SLOPE
+        else:
             self.memorises = slope > max(SLOPE, ERRORS * error)
-        elif passes < SETTLED:
-            self.memorises = slope + BACK * error > SLOPE
-        self.settled = self.memorises and (passes >= SETTLED or slope - error > CERTAIN)
 
     def measure(self, wanted: bool) -> None:
         """Begin anew, or stop."""
@@ -140,18 +137,15 @@ class Recency:
         elsewhere = self._storage.shared and not self._storage.writable
         return {
             **self.inner.state_dict(),
-            "last_loss": self.last.state_dict()["mean"],
             "last": None if elsewhere else torch.from_numpy(self._last.copy()),
             "sums": self._sums.tolist(),
             "steps": self._steps.tolist(),
             "measuring": self.measuring,
             "memorises": self.memorises,
-            "settled": self.settled,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.inner.load_state_dict(state)
-        self.last.load_state_dict({"mean": state["last_loss"]})
         sums = [saved.number(value, -LARGEST, LARGEST) for value in state["sums"]]
         steps = [saved.whole(step, 0, saved.STEPS) for step in state["steps"]]
         if len(sums) != len(self._sums) or len(steps) != len(self._steps):
@@ -162,4 +156,3 @@ class Recency:
                 self._last[:] = last.numpy()
                 self._sums[:], self._steps[:] = sums, steps
         self.measuring, self.memorises = bool(state["measuring"]), bool(state["memorises"])
-        self.settled = bool(state["settled"])

@@ -268,7 +268,7 @@ def test_it_is_told_when_and_why_auto_turned_on(tmp_path):
             row["sampler"] = {"mode": "off", "turned_on": None, "why": "losses are too even"}
     (sentence,) = sentences(read_comparison(directory(tmp_path, rows)))
     assert (
-        "history turned on (focused) at step 10 to 20 in 2 of 3 seeds: the gain of draws by loss was 1.40."
+        "history turned on at step 10 to 20 in 2 of 3 seeds: the gain of draws by loss was 1.40."
     ) in sentence
 
 

@@ -139,31 +139,6 @@ def test_it_does_not_focus_on_examples_that_are_worse_than_untrained(
     assert one.source.decision(0)["why"] == why
 
 
-@pytest.mark.parametrize(
-    ("settled", "discounts", "wanted"),
-    [(True, False, "thinned"), (False, False, "off"), (True, True, "off")],
-)
-def test_passes_are_thinned_where_the_network_certainly_memorises(
-    settled: bool, discounts: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = sampler()
-    one.source._recency.memorises, one.source._recency.settled = True, settled
-    one.source.trust.active = discounts
-    monkeypatch.setattr(recency.Recency, "judge", lambda _: None)
-    assert modes(one, [ON - 0.001, ON + 0.001], monkeypatch) == ["off", wanted]
-    assert one.active == (wanted == "thinned")
-    why = "" if wanted == "thinned" else "the network memorises"
-    assert one.source.decision(0)["why"] == ("" if one.active else why)
-    if one.active:
-        assert modes(one, [OFF + 0.001, OFF - 0.001], monkeypatch) == ["thinned", "off"]
-        # Known for good, so it need not be measured again.
-        one.source._recency.measure(True)
-        assert modes(one, [ON + 0.001], monkeypatch) == ["thinned"]
-        for _ in range(TIMES + 1):
-            one.source.validation(1.0 if one.source._lowest == math.inf else 2 * WORSE)
-        assert modes(one, [ON + 0.001], monkeypatch) == ["off"]
-
-
 def modes(one: ImportanceSampler, gains: list[float], monkeypatch: Any) -> list[str]:
     """After looks that find these."""
     monkeypatch.setattr(recency, "ENOUGH", 0.0)
@@ -408,7 +383,7 @@ def test_no_step_asks_for_more_scores_than_a_slice_or_a_sample(
     n = 20_000
     one = sampler(n, 50)
     counting = Counting(one.score)
-    one.source._score = one.source._sources["focused"]._score = counting
+    one.source._score = one.source._on._score = counting
     total = 0
     for step in range(300):
         counting.asked = 0
@@ -439,7 +414,7 @@ def test_turned_on_again_it_plans_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     one = sampler(smoothing=0.0)
     one.update(torch.arange(N), torch.full((N,), 1.0))
     turn(one, True, monkeypatch)
-    assert len(one.source._sources["focused"]._queue) > BATCH  # planned by scores that will be old
+    assert len(one.source._on._queue) > BATCH  # planned by scores that will be old
     turn(one, False, monkeypatch)
     one.update(torch.arange(N), torch.full((N,), 6.0))
     one.catch_up()
@@ -459,9 +434,9 @@ def test_epochs_do_not_disturb_it_while_it_is_on(monkeypatch: pytest.MonkeyPatch
     one = sampler()
     one.update(torch.arange(N), torch.full((N,), 1.0))
     turn(one, True, monkeypatch)
-    planned = len(one.source._sources["focused"]._queue)
+    planned = len(one.source._on._queue)
     one.new_epoch()
-    assert len(one.source._sources["focused"]._queue) == planned
+    assert len(one.source._on._queue) == planned
 
 
 # ---------------------------------------------------------------------------------------- growing

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from parts import force_auto, frozen
-from salience.recency import Recency
 from salience.scores import History
 from salience.smoothing import Adaptive, Constant, Fading
 from salience.sources import (
@@ -20,10 +19,8 @@ from salience.sources import (
     Shuffled,
     Source,
     Strata,
-    Thinned,
     WholeDataset,
     even,
-    thinned,
 )
 from salience.sources.permutation import STORED
 from salience.trust import Discounted, Trust
@@ -74,27 +71,12 @@ def even_intervals(scheme: Any) -> Callable[[int, int], Parts]:
     return make
 
 
-def thinned_passes(n: int, seed: int) -> Parts:
-    generator, score, smoothing = parts(n, seed)
-    return Thinned(Passes(n, generator), score, generator), score, generator, [smoothing]
-
-
 def auto_source(n: int, seed: int) -> Parts:
     """With the user's smoothing: no trust."""
     generator, score, smoothing = parts(n, seed)
     on = EvenIntervals(n, score, ByScore(smoothing, 0.5), "systematic", generator)
     off = Shuffled(Passes(n, generator))
     source = AutoSource(n, BATCH, score, smoothing, off, on)
-    return source, score, generator, [smoothing]
-
-
-def thinning_auto(n: int, seed: int) -> Parts:
-    generator, score, _ = parts(n, seed)
-    smoothing = Fading()
-    on = EvenIntervals(n, score, ByScore(smoothing, 0.5), "systematic", generator)
-    parted = (Shuffled(Passes(n, generator)), on, smoothing, Trust(smoothing), Recency(score, n, 8))
-    thin = Thinned(Passes(n, generator), score, generator)
-    source = AutoSource(n, BATCH, score, smoothing, *parted, thin)
     return source, score, generator, [smoothing]
 
 
@@ -117,25 +99,19 @@ SOURCES: dict[str, Callable[[int, int], Parts]] = {
     "pool": pool,
     "even intervals": even_intervals("systematic"),
     "even intervals, multinomial": even_intervals("multinomial"),
-    "thinned": thinned_passes,
     "auto": auto_source,
-    "auto, thinned": thinning_auto,
     "auto, focused": trusting_auto,
     "auto, focused, trust": trusting_auto,
 }
 
 
 def force(name: str, every: int = 4) -> None:
-    force_auto(wanted(name), trust="trust" in name, every=every)
-
-
-def wanted(name: str) -> str:
-    return "thinned" if "thinned" in name else "focused"
+    force_auto("focused", trust="trust" in name, every=every)
 
 
 def check_forced(name: str, source: Any) -> None:
     if isinstance(source, AutoSource):
-        assert source.mode == wanted(name)
+        assert source.mode == "focused"
         assert (source.trust is not None and source.trust.active) == ("trust" in name)
 
 
@@ -189,7 +165,6 @@ def check(make: Callable[[int, int], Parts], n: int, cuts: tuple[int, ...], step
 @pytest.mark.parametrize("name", SOURCES)
 def test_draws_go_on_from_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(even, "SLICE", 90)  # several to a sweep
-    monkeypatch.setattr(thinned, "SLICE", 90)
     force(name)
     check_forced(name, check(SOURCES[name], 203, (0, 1, 3, 4, 12, 17, 40, 59), 60))
 
@@ -201,7 +176,6 @@ def test_a_dataset_that_grows_goes_on_from_the_state(
 ) -> None:
     """Also where the pass under way is still over the old examples."""
     monkeypatch.setattr(even, "SLICE", 90)
-    monkeypatch.setattr(thinned, "SLICE", 90)
     if state == "on":
         force(name)
     else:

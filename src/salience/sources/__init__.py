@@ -8,7 +8,6 @@ from salience.sources.protocol import Source
 from salience.sources.rules import ByScore
 from salience.sources.shard import Shard
 from salience.sources.shuffled import Shuffled
-from salience.sources.thinned import Thinned
 from salience.sources.whole import WholeDataset
 
 __all__ = [
@@ -22,6 +21,5 @@ __all__ = [
     "Shuffled",
     "Source",
     "Strata",
-    "Thinned",
     "WholeDataset",
 ]

@@ -18,7 +18,7 @@ from salience.trust import Trust
 
 __all__ = ["AutoSource", "Found", "Mode", "Reason"]
 
-Mode = Literal["off", "thinned", "focused"]
+Mode = Literal["off", "focused"]
 Reason = Literal[
     "too few passes to decide",
     "the network memorises",
@@ -48,18 +48,16 @@ class Found(NamedTuple):
 
 @final
 class AutoSource:
-    """Draws from ``off`` or, while that pays, from ``on`` or ``thinned``.
+    """Draws from ``off`` or, while that pays, from ``on``.
 
-    ==========  ==========================  =======================================================
-    mode        examples                    when
-    ==========  ==========================  =======================================================
-    off         shuffled passes             at first, and whenever a reason below is missing
-    focused     by score, as ``on`` is      v exceeds 1.1, until it is below 1.03; hard examples
-                                            are no worse than untrained; more than 1 % of the loss
-                                            at the start is left; the network does not memorise
-    thinned     passes without half of      the same, but the network certainly memorises, and no
-                what is learned             label is suspected
-    ==========  ==========================  =======================================================
+    ==========  =======================  ==========================================================
+    mode        examples                 when
+    ==========  =======================  ==========================================================
+    off         shuffled passes          at first, and whenever a reason below is missing
+    focused     by score, as ``on`` is   v exceeds 1.1, until it is below 1.03; hard examples are no
+                                         worse than untrained; more than 1 % of the loss at the
+                                         start is left; the network does not memorise
+    ==========  =======================  ==========================================================
 
     v = M sum q^2 / (sum q)^2 is how many times fewer examples draws by q need for the same
     variance, where q stands for gradient norms. It is computed from the scores, every few steps
@@ -68,7 +66,7 @@ class AutoSource:
     A validation loss that the user tells and that has risen turns it off, until it is back: the
     network memorises, and visits by importance would only help it.
 
-    With ``recency``, it turns on only once it is known whether a network memorises what it visits.
+    With ``recency``, it turns on only once a network is known not to memorise what it visits.
 
     With ``trust``, examples whose labels contradict what was learned weigh and count a tenth, in
     both modes. Without ``fading`` (pools, or smoothing of the user's own) v alone decides.
@@ -85,14 +83,11 @@ class AutoSource:
         fading: Fading | None = None,
         trust: Trust | None = None,
         recency: Recency | None = None,
-        thinned: Source | None = None,
     ) -> None:
         self._n, self._batch_size = n, batch_size
         self._first = n  # how many there were before any extension
         self._score, self._smoothing = score, smoothing
-        self._sources: dict[Mode, Source] = {"off": off, "focused": on}
-        if thinned is not None:
-            self._sources["thinned"] = thinned
+        self._off, self._on = off, on
         self._fading, self._trust, self._recency = fading, trust, recency
         self.mode: Mode = "off"
         self._told = False
@@ -112,14 +107,14 @@ class AutoSource:
 
         ``classes`` [n] of all examples, where the passes are stratified.
         """
-        for source in self._sources.values():
-            source.extend(n, classes)
+        self._off.extend(n, classes)
+        self._on.extend(n)
         if self._trust is not None:
             self._trust.use_classes(classes)
         self._n = n
 
     def _current(self) -> Source:
-        return self._sources[self.mode]
+        return self._on if self.active else self._off
 
     @property
     def _discounts(self) -> bool:
@@ -143,12 +138,11 @@ class AutoSource:
         return draw
 
     def update(self, indices: Tensor) -> None:
-        for source in self._sources.values():
-            source.update(indices)
+        self._on.update(indices)
 
     def new_epoch(self) -> None:
         if not self.active:
-            self._current().new_epoch()
+            self._off.new_epoch()
 
     # -------------------------------------------------------------------------------- the decision
 
@@ -175,13 +169,8 @@ class AutoSource:
         return self.found(self._trust.discounted(*sampled))
 
     def _wanted(self, found: Found) -> Mode:
-        if found.gain <= (OFF if self.active else ON) or self._objection(found):
-            return "off"
-        return "thinned" if self._memorises else "focused"
-
-    @property
-    def _memorises(self) -> bool:
-        return self._recency is not None and self._recency.memorises
+        pays = found.gain > (OFF if self.active else ON)
+        return "focused" if pays and not self._objection(found) else "off"
 
     def _objection(self, found: Found) -> Reason | None:
         """Why not to focus, whatever the gain."""
@@ -189,22 +178,12 @@ class AutoSource:
             return "the validation loss has risen"
         if self._fading is not None and self._fading.remaining <= LEFT:
             return "almost nothing is left to learn"
-        if self._memorises and not self._may_thin:
-            return "the network memorises"
-        if not (self.active or self._decided):
-            return "too few passes to decide"
+        if self._recency is not None and not self.active:  # nothing is measured while it is on
+            if not self._recency.known:
+                return "too few passes to decide"
+            if self._recency.memorises:
+                return "the network memorises"
         return "hard examples are worse than untrained" if found.doubt > DOUBT else None
-
-    @property
-    def _decided(self) -> bool:
-        """Whether the network memorises is known; while it is on, nothing is measured."""
-        return self._recency is None or self._recency.known or self._recency.settled
-
-    @property
-    def _may_thin(self) -> bool:
-        """Not while the verdict may change, which only shuffled passes can show."""
-        assert self._recency is not None
-        return "thinned" in self._sources and self._recency.settled and not self._discounts
 
     def decision(self, number: int) -> dict[str, Any]:
         """What it has decided, and what it goes by now, at the draw of this ``number``.
@@ -236,8 +215,8 @@ class AutoSource:
         # Only the first time for everybody to see; later changes are for those who look closer.
         level = logging.DEBUG if self._told else logging.INFO
         turns = "on" if self.active else "off"
-        text = "importance sampling turns %s at draw %d: %s, gain %.2f"
-        logger.log(level, text, turns, number, wanted, found.gain)
+        text = "importance sampling turns %s at draw %d: gain %.2f"
+        logger.log(level, text, turns, number, found.gain)
         self._told = True
 
     def _sampled(self, look: int) -> tuple[Tensor, Tensor] | None:
@@ -276,8 +255,7 @@ class AutoSource:
     # -------------------------------------------------------------------------------------- state
 
     def refresh(self) -> None:
-        for source in self._sources.values():
-            source.refresh()
+        self._on.refresh()
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -287,11 +265,12 @@ class AutoSource:
             "first": self._first,
             "validation": [self._lowest, self._worse],
             "trust": None if self._trust is None else self._trust.state_dict(),
-            "sources": {mode: source.state_dict() for mode, source in self._sources.items()},
+            "off": self._off.state_dict(),
+            "on": self._on.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["mode"] not in self._sources:
+        if state["mode"] not in get_args(Mode):
             raise ValueError(f"mode {state['mode']!r}")
         self.mode, self._told = state["mode"], bool(state["told"])
         self._first = saved.whole(state["first"], 1, self._n)
@@ -300,8 +279,8 @@ class AutoSource:
         self._lowest, self._worse = saved.number(lowest), saved.whole(worse)
         if self._trust is not None:
             self._trust.load_state_dict(state["trust"])
-        for mode, source in self._sources.items():
-            source.load_state_dict(state["sources"][mode])
+        self._off.load_state_dict(state["off"])
+        self._on.load_state_dict(state["on"])
 
 
 def _turned(raw: Any) -> dict[str, Any] | None:

@@ -20,7 +20,6 @@ TRAIN = {"train_loss": LOSS, "train_max_loss": Measure("max_loss", "largest trai
 LONGEST = 200  # characters of what a sampler tells
 MODES = {
     "off": "shuffled passes, as without importance sampling",
-    "thinned": "passes without half of the examples that are learned",
     "focused": "examples with a large loss are visited more often",
 }
 

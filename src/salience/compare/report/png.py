@@ -18,7 +18,7 @@ __all__ = ["PALETTE", "chart_png"]
 # Grey for the baseline, then the colours of Okabe and Ito, distinct with any colour vision.
 PALETTE = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-MODES = {"off": "#D9DCE0", "thinned": PALETTE[6], "focused": PALETTE[5]}
+MODES = {"off": "#D9DCE0", "focused": PALETTE[5]}
 INK = "#222222"
 LONGEST = 40  # characters of a label
 WIDTH = 5.2  # of a panel, in inches

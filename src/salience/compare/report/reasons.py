@@ -49,8 +49,7 @@ def decided(name: str, found: Comparison) -> str:
     seeds = "" if len(on) == len(last) else f" in {len(on)} of {len(last)} seeds"
     first = on[0]
     gain = f"the gain of draws by loss was {float(first['gain']):.2f}"
-    how = f" ({first['mode']})" if first.get("mode") else ""
-    return f"{name} turned on{how} at step {at}{seeds}: {gain}."
+    return f"{name} turned on at step {at}{seeds}: {gain}."
 
 
 def _decisions(name: str, found: Comparison) -> list[Mapping[str, Any]]:
