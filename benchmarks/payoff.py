@@ -25,6 +25,8 @@ CASES = {
     "digits": "digits --schedule constant --steps 1600 --seeds 3 --methods auto",
     "crops": f"cifar10-crops --model tiny --steps 10000 {SHARES} --seeds 5 --evaluations 5 "
     "--methods auto,infobatch",
+    "crops-strided": f"cifar10-crops --model strided --steps 10000 {SHARES} --seeds 5 "
+    "--evaluations 5 --methods auto,infobatch",
     "mnist": f"mnist --model tiny --schedule constant --steps 5000 --seeds 3 {TWENTY} "
     "--methods auto,infobatch,ordered",
     "long-tail": "mnist-long-tail --model tiny --schedule constant --steps 4000 --seeds 3 "

@@ -187,7 +187,7 @@ def test_compare_within_budgets(tmp_path: Path) -> None:
     assert "begun with budgets [0.5, 1.0]" in refused.stderr
 
 
-SIZES = "model must be one of tiny, small, paper, perceptron; got 'huge'"
+SIZES = "model must be one of tiny, small, paper, perceptron, strided; got 'huge'"
 REFUSED = [
     (("nothing",), "task must be one of digits, mnist, cifar10, ptb"),
     (("digits", "--methods", "magic"), "method must be one of"),
@@ -201,7 +201,7 @@ REFUSED = [
     (("digits", "--budgets", "half"), "budgets must be shares above 0 and at most 1, such as"),
     (
         ("digits", "--model", "huge"),
-        "model must be one of tiny, small, paper, perceptron; got 'huge'",
+        "model must be one of tiny, small, paper, perceptron, strided; got 'huge'",
     ),
     (("missing.py:make_task",), "there is no file missing.py"),
     (("mnist", "--data-dir", "nowhere"), "salience data fetch mnist"),
@@ -259,7 +259,7 @@ def test_a_task_of_the_users_own(tmp_path: Path, jobs: int) -> None:
         (("fig1a", "--scale", 0), "scale must be above 0 and at most 1; got 0"),
         (
             ("fig1a", "--model", "huge"),
-            "model must be one of tiny, small, paper, perceptron; got 'huge'",
+            "model must be one of tiny, small, paper, perceptron, strided; got 'huge'",
         ),
         (("fig1a", "--seeds", 0), "seeds must be at least 1; got 0"),
         (("fig1a", "--data-dir", "nowhere"), "salience data fetch mnist"),

@@ -11,6 +11,7 @@ from salience.paper.networks import (
     mnist_network,
     perceptron,
     ptb_network,
+    strided,
 )
 
 SIZES = ("paper", "small", "tiny")
@@ -101,6 +102,18 @@ def test_the_perceptron_is_for_mnist_alone():
     for make in (cifar10_network, ptb_network):
         with pytest.raises(ArgumentError, match="perceptron is for MNIST, not for"):
             make("perceptron")
+
+
+def test_the_strided_network_is_for_cifar10_alone():
+    expected = [each for n in (24, 48, 96) for each in (f"Conv2d {n}", f"BatchNorm2d {n}", "ReLU")]
+    assert layers(strided()) == [*expected, "Flatten", "Linear 10"]
+    assert layers(cifar10_network("strided")) == layers(strided())
+    assert count(strided()) == 68_698
+    assert strided()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert {layer.stride for layer in strided() if isinstance(layer, nn.Conv2d)} == {(2, 2)}
+    for make in (mnist_network, ptb_network):
+        with pytest.raises(ArgumentError, match="strided is for CIFAR-10, not for"):
+            make("strided")
 
 
 @pytest.mark.parametrize("make", [mnist_network, cifar10_network])
