@@ -190,6 +190,31 @@ def test_the_trials_of_the_default_of_today_agree_with_the_rows() -> None:
     assert sorted(cells) == sorted(expected)
 
 
+def test_the_trials_of_more_capacity_agree_with_the_rows() -> None:
+    page = (RESULTS.parent / "docs" / "designs.md").read_text("utf-8")
+    section = page.partition("### Networks with more capacity")[2].partition("\n## ")[0]
+    shown = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    ends: dict[Any, dict[int, Any]] = {}
+    for row in rows(RESULTS / "designs" / "capacity-trials.jsonl.gz"):
+        key = row["model"], row["steps"], row["design"]
+        ends.setdefault(key, {})[row["seed"]] = row["rows"][-1]
+    expected = []
+    for (model, steps, design), own in ends.items():
+        if design == "uniform":
+            continue
+        base = ends[model, steps, "uniform"]
+        cells = [model, f"{steps:,}", f"k = {design.partition('k=')[2] or '1/2'}", str(len(own))]
+        for name, scale, digits in (
+            ("train_loss", 1, 3),
+            ("test_loss", 1, 3),
+            ("test_error", 100, 2),
+        ):
+            values = [scale * (own[seed][name] - base[seed][name]) for seed in own]
+            cells.append(_with_error(values, digits))
+        expected.append(cells)
+    assert sorted(shown[1:]) == sorted(expected)
+
+
 def _trial(own: dict[int, Any], base: dict[int, Any], with_steps: bool) -> list[str]:
     pairs = [(own[seed], base[seed]) for seed in own]
     train = fmean(mine[-1]["train_loss"] - theirs[-1]["train_loss"] for mine, theirs in pairs)
@@ -209,10 +234,10 @@ def _trial(own: dict[int, Any], base: dict[int, Any], with_steps: bool) -> list[
     return [str(len(own)), f"{train:+.3f}", f"{steps:.2f}", _with_error(end), _with_error(best)]
 
 
-def _with_error(values: list[float]) -> str:
+def _with_error(values: list[float], digits: int = 2) -> str:
     """The mean, and its standard error where there is one."""
-    error = f" ({stdev(values) / len(values) ** 0.5:.2f})" if len(values) > 1 else ""
-    return f"{fmean(values):+.2f}{error}"
+    error = f" ({stdev(values) / len(values) ** 0.5:.{digits}f})" if len(values) > 1 else ""
+    return f"{fmean(values):+.{digits}f}{error}"
 
 
 def test_all_runs_were_on_the_hardware_and_versions_that_the_page_names() -> None:
