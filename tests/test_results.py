@@ -22,7 +22,12 @@ LONG = [path for path in CASES if path.parent == RESULTS]
 SHORT = [path for path in CASES if path.parent.name == "step-cost"]
 PARTS = ("draw", "update", "both")
 TARGETS = sorted(path.parent for path in RESULTS.glob("paper/*/result.json"))
-VERDICTS = {True: "**holds**", False: "**does not hold**", None: "undecided"}
+VERDICTS = {
+    "holds": "**holds**",
+    "does not hold": "**does not hold**",
+    "tie": "a tie",
+    "unknown": "undecided",
+}
 
 
 def name(path: Path) -> str:
@@ -331,7 +336,7 @@ def test_every_claim_of_the_paper_is_in_the_table(path: Path) -> None:
     claims = read(path / "result.json")["claims"]
     for cells, claim in zip(shown, claims, strict=True):
         statement = claim["statement"][0].upper() + claim["statement"][1:]
-        assert cells == [statement, VERDICTS[claim["holds"]], claim["evidence"]]
+        assert cells == [statement, VERDICTS[claim["verdict"]], claim["evidence"]]
 
 
 def test_the_designs_agree_with_the_rows() -> None:

@@ -23,12 +23,12 @@ def test_smaller_k_lowers_the_maximum() -> None:
     runs = {label: seeds([level] * 5) for label, level in levels.items()}
     runs["k=0.75"] = seeds([7.4, 7.4, 7.4, 7.4, 0.4])  # one lucky moment does not count
     found = largest_loss(Material({"mnist": runs}, {"mnist": "stated"}))
-    outcome = {claim.name: claim.holds for claim in found.claims}
+    outcome = {claim.name: claim.verdict for claim in found.claims}
     assert outcome == {
-        "k=0 lowers the maximum": True,
-        "k=0.5 lowers the maximum": True,
-        "k=0.75 lowers the maximum": False,
-        "k=1 is like uniform": True,
+        "k=0 lowers the maximum": "holds",
+        "k=0.5 lowers the maximum": "holds",
+        "k=0.75 lowers the maximum": "does not hold",
+        "k=1 is like uniform": "holds",
     }
     lines = {line.label: line for line in found.charts[0].panels[0].lines}
     assert lines["k=0"].y[-1] == pytest.approx((2.0 + 2.01 + 2.02) / 3)
@@ -50,13 +50,13 @@ def test_tracking_rises_or_does_not() -> None:
         "ptb": {"loss": seeds(rising), "approx": seeds(falling)},
     }
     found = tracking(Material(runs, {"cifar10": "a", "ptb": "b"}))
-    assert {claim.name: claim.holds for claim in found.claims} == {
-        "cifar10, loss: positive": False,
-        "cifar10, approx: positive": True,
-        "cifar10, approx: rising": True,
-        "ptb, loss: positive": True,
-        "ptb, approx: positive": False,
-        "ptb, approx: rising": False,
+    assert {claim.name: claim.verdict for claim in found.claims} == {
+        "cifar10, loss: positive": "does not hold",
+        "cifar10, approx: positive": "holds",
+        "cifar10, approx: rising": "holds",
+        "ptb, loss: positive": "holds",
+        "ptb, approx: positive": "does not hold",
+        "ptb, approx: rising": "does not hold",
     }
     rise = next(c for c in found.claims if c.name == "cifar10, approx: rising")
     assert rise.numbers["mean"] == pytest.approx(0.65 - 0.15)  # last two less first two
@@ -87,14 +87,14 @@ def test_speed_is_judged_in_steps_and_before_the_drop_in_time() -> None:
     }
     found = speed(Material({"cifar10": runs}, {"cifar10": "stated"}))
     claims = {claim.name: claim for claim in found.claims}
-    assert {name: claim.holds for name, claim in claims.items()} == {
-        "loss: fewer steps": True,
-        "loss: less time": True,
-        "loss: test": True,
-        "approx: fewer steps": False,
-        "approx: less time": False,
-        "approx: test": False,
-        "online-selection: fewer steps": False,
+    assert {name: claim.verdict for name, claim in claims.items()} == {
+        "loss: fewer steps": "holds",
+        "loss: less time": "holds",
+        "loss: test": "holds",
+        "approx: fewer steps": "tie",
+        "approx: less time": "does not hold",
+        "approx: test": "does not hold",
+        "online-selection: fewer steps": "tie",
     }
     assert claims["loss: fewer steps"].numbers["values"] == [0.5] * 3
     assert claims["loss: less time"].numbers["values"] == pytest.approx([2 / 7 * 2] * 3)
@@ -109,7 +109,7 @@ def test_losses_are_sorted_by_norm() -> None:
     runs = {"mnist": {"uniform": [Trace([row(i, 1.0) for i in range(60)], seen)]}}
     found = gnorm_vs_loss(Material(runs, {"mnist": "stated"}))
     assert found.tables[0].rows == [["mnist", 120, pytest.approx(-1.0)]]
-    assert found.claims[0].holds is False
+    assert found.claims[0].verdict == "does not hold"
     (panel,) = found.charts[0].panels
     assert panel.title == "MNIST: rank correlation -1.00"
     # Half a window at the ends: 25 samples, from 59 down to 47.

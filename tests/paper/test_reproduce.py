@@ -110,7 +110,7 @@ def check_result(name: str, at: Path, outcome: Outcome) -> None:
     assert result["config"]["versions"]["torch"] == torch.__version__
     assert len({claim["name"] for claim in result["claims"]}) == len(outcome.found.claims) > 0
     for claim, written in zip(outcome.found.claims, result["claims"], strict=True):
-        assert (written["holds"], written["verdict"]) == (claim.holds, claim.verdict)
+        assert (written["verdict"], written["words"]) == (claim.verdict, claim.words)
         assert written["numbers"]
         assert claim.sentence in result["paragraph"]
     assert "scale 0.0002" in outcome.paragraph

@@ -120,7 +120,7 @@ def _result(target: Target, config: dict[str, Any], found: Analysis, text: str) 
         "paper": target.where,
         "scale": config["scale"],
         "paragraph": text,
-        "claims": [{**asdict(claim), "verdict": claim.verdict} for claim in found.claims],
+        "claims": [{**asdict(claim), "words": claim.words} for claim in found.claims],
         "config": config,
     }
     return {"result.json": result, "paragraph.txt": text + "\n"}
