@@ -28,11 +28,11 @@ from pathlib import Path
 from socketserver import BaseServer
 
 import pytest
+from small_data import put_small_data
 from torch.distributed.run import get_args_parser
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from paper.small_data import put_small_data
 from salience.cli import data, main
 from test_docs import DOCS, PAGES, ROOT, blocks, name, without_fences
 

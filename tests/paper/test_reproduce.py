@@ -4,17 +4,14 @@ import csv
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from small_data import stand_in
 
-from salience.compare.digits import digits_task
 from salience.compare.run import Row
-from salience.compare.task import Task
 from salience.errors import ArgumentError
 from salience.paper import stages
 from salience.paper.reproduce import Outcome, finish, prepare
@@ -31,22 +28,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def stand_in(name: str, **_: Any) -> Task:
-    """Some of the shipped digits in place of a data set that has to be downloaded."""
-    whole = digits_task()
-    order = torch.randperm(1437, generator=torch.Generator().manual_seed(0))[:224]
-    x, y = (tensor[order] for tensor in whole.train.tensors)
-    return replace(
-        whole,
-        name=name,
-        train=TensorDataset(x[:160], y[:160]),
-        test=TensorDataset(x[160:], y[160:]),
-        batch_size=16,
-        wrong=None if name == "ptb" else whole.wrong,
-        metrics=["perplexity"] if name == "ptb" else None,
-    )
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_data import images, put_small_data
 
-from paper.small_data import images, put_small_data
 from salience.compare import Run
 from salience.compare.methods import make_method
 from salience.compare.task import constant, onecycle, stepped

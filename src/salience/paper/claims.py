@@ -48,10 +48,14 @@ class Claim:
         return "a tie" if self.verdict == "tie" else f"{self.verdict} here"
 
     @property
+    def said(self) -> str:
+        """The statement with a capital letter."""
+        return f"{self.statement[:1].upper()}{self.statement[1:]}"
+
+    @property
     def sentence(self) -> str:
         """Statement, verdict, numbers."""
-        said = f"{self.statement[:1].upper()}{self.statement[1:]}"
-        return f"{said}: {self.words} ({self.evidence})."
+        return f"{self.said}: {self.words} ({self.evidence})."
 
 
 def below(

@@ -5,6 +5,7 @@ interrupted and spread over processes. Runs are in ``OUT/runs``, the results in 
 """
 
 import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import StringIO
 from itertools import zip_longest
@@ -17,12 +18,12 @@ from salience.compare.report.interactive import chart_html
 from salience.compare.report.png import chart_png
 from salience.errors import ArgumentError
 from salience.paper import table1
-from salience.paper.analysis import Analysis, Material
+from salience.paper.analysis import Analysis, Material, Runs
 from salience.paper.claims import paragraph
 from salience.paper.stages import Settings, Stage
 from salience.paper.targets import TARGETS, Study, Target
 
-__all__ = ["Outcome", "finish", "prepare"]
+__all__ = ["Outcome", "as_csv", "finish", "judge", "points", "prepare", "result", "stages_of"]
 
 
 POINT = ["panel", "line", "x", "y", "low", "high"]  # a row of the CSV file beside a figure
@@ -79,24 +80,40 @@ def _place(out: Path, name: str, task: str | None) -> Path:
     return out / (name if task is None else f"{name}-{task}")
 
 
+def stages_of(config: Mapping[str, Any], out: Path) -> list[Stage]:
+    """The stages that a ``config.json`` of a target describes; no data set is read."""
+    settings = Settings(config["scale"], config["model"], config["seeds"], config["threads"])
+    studies = _studies(_target(config["target"]), config["task"])
+    return [Stage(study, settings, out) for study in studies]
+
+
 def finish(name: str, out: Path, task: str | None = None) -> Outcome:
     """Judge the finished runs; write ``result.json``, the figures, and the data behind them."""
     target, place = _target(name), _place(out, name, task)
     config = directory.read_config(place)
     if config is None:
         raise ArgumentError(f"{place} has no config.json: run the target before it is finished")
-    settings = Settings(config["scale"], config["model"], config["seeds"], config["threads"])
-    stages = [Stage(study, settings, out) for study in _studies(target, task)]
+    stages = stages_of(config, out)
+    found, text = judge(target, stages, [stage.traces() for stage in stages])
+    contents = {
+        **_figures(found, text),
+        "result.json": result(target, config, found, text),
+        "paragraph.txt": text + "\n",
+    }
+    files = [directory.write(place / file, content) for file, content in contents.items()]
+    return Outcome(place, found, text, files)
+
+
+def judge(target: Target, stages: Sequence[Stage], runs: Sequence[Runs]) -> tuple[Analysis, str]:
+    """What the runs of each stage come to, and all claims as a paragraph."""
     stated = {stage.study.task: stage.stated for stage in stages}
-    found = target.analyse(Material({each.study.task: each.traces() for each in stages}, stated))
+    by_task = {stage.study.task: each for stage, each in zip(stages, runs, strict=True)}
+    found = target.analyse(Material(by_task, stated))
     begin = (
         f"{target.where} of the paper, repeated ({'; '.join(stated.values())}). "
         f"The paper says that {target.says}. Measured here:"
     )
-    text = paragraph(begin, found.claims)
-    contents = {**_figures(found, text), **_result(target, config, found, text)}
-    files = [directory.write(place / file, content) for file, content in contents.items()]
-    return Outcome(place, found, text, files)
+    return found, paragraph(begin, found.claims)
 
 
 def _figures(found: Analysis, text: str) -> dict[str, Any]:
@@ -106,16 +123,17 @@ def _figures(found: Analysis, text: str) -> dict[str, Any]:
         contents[f"{chart.name}.png"] = chart_png(chart)
         contents[f"{chart.name}.html"] = chart_html(chart, text)
         contents[f"{chart.name}.json"] = asdict(chart)
-        contents[f"{chart.name}.csv"] = _csv(POINT, _points(chart))
+        contents[f"{chart.name}.csv"] = points(chart)
     for table in found.tables:
-        contents[f"{table.name}-table.csv"] = _csv(table.columns, table.rows)
+        contents[f"{table.name}-table.csv"] = as_csv(table.columns, table.rows)
         if table.columns == table1.COLUMNS:
             contents[f"{table.name}.md"] = table1.markdown(table, text)
     return contents
 
 
-def _result(target: Target, config: dict[str, Any], found: Analysis, text: str) -> dict[str, Any]:
-    result = {
+def result(target: Target, config: Mapping[str, Any], found: Analysis, text: str) -> dict[str, Any]:
+    """The content of ``result.json``."""
+    return {
         "target": target.name,
         "paper": target.where,
         "scale": config["scale"],
@@ -123,19 +141,21 @@ def _result(target: Target, config: dict[str, Any], found: Analysis, text: str) 
         "claims": [{**asdict(claim), "words": claim.words} for claim in found.claims],
         "config": config,
     }
-    return {"result.json": result, "paragraph.txt": text + "\n"}
 
 
-def _points(chart: Chart) -> list[list[Any]]:
-    return [
+def points(chart: Chart) -> str:
+    """Every point of a chart as CSV."""
+    rows = [
         [panel.title, line.label, *point]
         for panel in chart.panels
         for line in panel.lines
         for point in zip_longest(line.x, line.y, line.low or (), line.high or ())
     ]
+    return as_csv(POINT, rows)
 
 
-def _csv(columns: list[str], rows: list[list[Any]]) -> str:
+def as_csv(columns: list[str], rows: list[list[Any]]) -> str:
+    """A head and rows."""
     text = StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()

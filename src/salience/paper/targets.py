@@ -68,13 +68,17 @@ class Study:
 
 @dataclass(frozen=True)
 class Target:
-    """A figure or table: where it is in the paper, what that says, and how it is made."""
+    """A figure or table: where it is in the paper, what that says, and how it is made.
+
+    ``shows``: what is measured, for a list of targets.
+    """
 
     name: str
     where: str
     says: str
     studies: tuple[Study, ...]
     analyse: Callable[[Material], Analysis]
+    shows: str
 
 
 _FIVE = {
@@ -156,6 +160,7 @@ TARGETS: dict[str, Target] = {
             "sampling, and does a bit better than sampling by gradient norm",
             (_FIG1A,),
             variance,
+            "variance and train loss",
         ),
         Target(
             "fig1b",
@@ -163,6 +168,7 @@ TARGETS: dict[str, Target] = {
             "smaller k minimise the maximum loss, while k=1 behaves like uniform sampling",
             (_FIG1B,),
             largest_loss,
+            "greatest loss",
         ),
         Target(
             "cifar10",
@@ -171,6 +177,7 @@ TARGETS: dict[str, Target] = {
             "(loss) and 15% (approx) less time",
             (_curves(_CIFAR10),),
             speed,
+            "train loss",
         ),
         Target(
             "ptb",
@@ -179,6 +186,7 @@ TARGETS: dict[str, Target] = {
             "loss in 20% less time; online selection fails to converge",
             (_curves(_PTB),),
             speed,
+            "train loss",
         ),
         Target(
             "table1",
@@ -187,6 +195,7 @@ TARGETS: dict[str, Target] = {
             "the bias helps most in the first stages",
             (_MNIST, _CIFAR10, _PTB),
             table1,
+            "test errors",
         ),
         Target(
             "gnorm-vs-loss",
@@ -194,6 +203,7 @@ TARGETS: dict[str, Target] = {
             "samples with a high gradient norm also have a high loss",
             _PAIRS,
             gnorm_vs_loss,
+            "loss and gradient norm",
         ),
         Target(
             "tracking",
@@ -202,6 +212,7 @@ TARGETS: dict[str, Target] = {
             "as the full network does",
             tuple(_some(s, _PAIR) for s in (_CIFAR10, _PTB)),
             tracking,
+            "how well scores follow losses",
         ),
     )
 }

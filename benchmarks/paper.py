@@ -1,0 +1,132 @@
+"""The paper's figures and tables: run all of them, keep the runs, and make the results from them.
+
+Every target is one ``salience reproduce`` for each of its tasks. Targets share runs, and an
+interrupted benchmark resumes.
+
+    python benchmarks/paper.py run --data-dir data              # days on two cores
+    python benchmarks/paper.py run --data-dir data --tasks mnist --targets fig1a,fig1b
+    python benchmarks/paper.py run --data-dir data --tasks ptb --scale 0.2
+    python benchmarks/paper.py pack         # finished runs into results/paper/runs, also meanwhile
+    python benchmarks/paper.py unpack       # the reverse: run goes on with them, on any machine
+    python benchmarks/paper.py tables       # results/paper from the packed runs: a minute, no data
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from salience.compare import directory
+from salience.errors import ArgumentError
+from salience.paper import packed, pages
+from salience.paper.targets import TARGETS, Target
+
+TASKS = ("mnist", "cifar10", "ptb")
+OUT, RESULTS = Path("runs/paper"), Path("results/paper")
+
+
+def commands(options: argparse.Namespace) -> list[list[str]]:
+    """One ``salience reproduce`` for each target and task."""
+    found = []
+    for target in (TARGETS[name] for name in options.targets):
+        for study in target.studies:
+            if study.task in options.tasks:
+                seeds = 1 if study.seeds == 1 else options.seeds
+                found.append(_command(target, study.task, seeds, options))
+    return found
+
+
+def _command(target: Target, task: str, seeds: int, options: argparse.Namespace) -> list[str]:
+    command = ["reproduce", target.name]
+    command += ["--task", task] if len(target.studies) > 1 else []
+    command += ["--model", options.model, "--scale", f"{options.scale:g}", "--seeds", str(seeds)]
+    command += ["--threads", "1", "--jobs", str(options.jobs), "--out", str(options.out)]
+    command += [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
+    return [*command, "--resume"]
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train what is not trained yet."""
+    for command in commands(options):
+        print("salience", *command, flush=True)
+        if code := salience(command):
+            sys.exit(code)
+
+
+def salience(command: list[str]) -> int:
+    """Run it, and return its exit code."""
+    return subprocess.run([sys.executable, "-m", "salience", *command], check=False).returncode
+
+
+def pack(options: argparse.Namespace) -> None:
+    """Write the finished runs of each study to RESULTS/runs."""
+    for name, found in packed.collect(options.out).items():
+        path = options.results / "runs" / f"{name}{packed.ENDING}"
+        whole = packed.merge(packed.read(path), found) if path.exists() else found
+        if whole.runs:
+            directory.write(path, packed.to_bytes(whole))
+        print(f"{name}: {len(whole.runs)} finished runs")
+
+
+def unpack(options: argparse.Namespace) -> None:
+    """Write the packed runs to OUT/runs, for ``run``."""
+    for name, found in read(options.results).items():
+        new = packed.unpack(found, options.out)
+        print(f"{name}: {len(found.runs)} runs, {new} of them new")
+
+
+def tables(options: argparse.Namespace) -> None:
+    """Make the results from the packed runs."""
+    written, missing = pages.write(options.results, read(options.results))
+    for path in written:
+        print(f"written: {path}")
+    for why in missing:
+        print(f"not complete: {why}")
+
+
+def read(results: Path) -> dict[str, packed.Pack]:
+    """The packs by study."""
+    paths = sorted((results / "runs").glob(f"*{packed.ENDING}"))
+    if not paths:
+        raise ArgumentError(f"{results / 'runs'} has no packed runs: pack some first")
+    return {found.study: found for found in map(packed.read, paths)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = parser.add_subparsers(required=True, metavar="{run,pack,unpack,tables}")
+    for name, action in (("run", run), ("pack", pack), ("unpack", unpack), ("tables", tables)):
+        part = parts.add_parser(name, help=action.__doc__, description=action.__doc__)
+        part.set_defaults(action=action)
+        if name != "tables":
+            part.add_argument("--out", type=Path, default=OUT)
+        if name != "run":
+            part.add_argument("--results", type=Path, default=RESULTS)
+            continue
+        part.add_argument("--targets", default=",".join(TARGETS), help="separated by commas")
+        part.add_argument("--tasks", default=",".join(TASKS), help="separated by commas")
+        part.add_argument("--model", default="tiny")
+        part.add_argument("--scale", type=float, default=1.0, help="share of the paper's schedule")
+        part.add_argument("--seeds", type=int, default=3, help="figure 4 has one, as in the paper")
+        part.add_argument("--jobs", type=int, default=1, help="seeds side by side")
+        part.add_argument("--data-dir", type=Path)
+    options = parser.parse_args(arguments)
+    for name, known in (("targets", TARGETS), ("tasks", TASKS)):
+        if hasattr(options, name):
+            chosen = getattr(options, name).split(",")
+            if unknown := sorted(set(chosen) - set(known)):
+                parser.error(f"{name} must be among {', '.join(known)}; got {', '.join(unknown)}")
+            setattr(options, name, chosen)
+    try:
+        options.action(options)
+    except ArgumentError as error:
+        sys.exit(f"{parser.prog}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""The benchmark of the paper: pack, unpack and the tables, after small runs."""
+
+import csv
+import gzip
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_data import stand_in
+from test_benchmarks import load, run
+from typer.testing import CliRunner
+
+from salience.cli.main import make_app
+from salience.paper import stages
+from salience.paper.reproduce import finish, prepare
+from salience.paper.stages import Settings
+
+SMALL = ("--model", "small", "--scale", "0.0002", "--seeds", "2")
+DONE = ("fig1b", "table1", "cifar10")  # beside them tracking has its runs too
+PAGE = """Before.
+
+<!-- targets -->
+
+| target | figure |
+|---|---|
+| by hand | [tracking-ptb](tracking-ptb/tracking-ptb.png) |
+| by hand | [table1-mnist](table1-mnist/table1-mnist.png) |
+| by hand | [fig1a](fig1a/fig1a.png) |
+
+<!-- /targets -->
+
+<!-- claims -->
+
+| target | the paper says | here | measured |
+|---|---|---|---|
+| [fig1a](fig1a) | old | old | old |
+| [fig1b](fig1b) | old | old | old |
+
+<!-- /claims -->
+
+After.
+"""
+
+
+@pytest.fixture(scope="module")
+def direct(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs of some targets, with what ``salience reproduce`` made of them."""
+    out, before = tmp_path_factory.mktemp("direct"), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "make_task", stand_in)
+        for name in DONE:
+            for stage in prepare(name, Settings(0.0002, "small", 2, 1), out):
+                list(stage.rows())
+            finish(name, out)
+    yield out
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark, with ``salience`` run in this process, where no data set can be read."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("a data set was read")
+
+    def here(command: list[str]) -> int:
+        done = CliRunner().invoke(make_app(), command)
+        if not isinstance(done.exception, SystemExit | None):
+            raise done.exception
+        return done.exit_code
+
+    module = load("paper")
+    monkeypatch.setattr(stages, "make_task", refused)
+    monkeypatch.setattr(module, "salience", here)
+    return module
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    place = tmp_path / "results"
+    place.mkdir()
+    (place / "README.md").write_text(PAGE)
+    for name in ("table1-mnist", "fig1a"):  # of earlier runs
+        (place / name).mkdir()
+        (place / name / "result.json").write_text(json.dumps({"target": name.partition("-")[0]}))
+    return place
+
+
+def packs(place: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (place / "runs").iterdir()}
+
+
+def test_packed_runs_are_not_trained_again(
+    direct: Path, results: Path, paper: Any, tmp_path: Path
+) -> None:
+    to = ("--results", str(results))
+    paper.main(["pack", "--out", str(direct), *to])
+    first = packs(results)
+    assert set(first) == {"mnist.jsonl.gz", "cifar10.jsonl.gz", "ptb.jsonl.gz"}
+    for content in first.values():
+        text = gzip.decompress(content).decode()
+        assert str(direct) not in text
+        assert json.loads(text.splitlines()[0])["environments"][0]["versions"]
+    elsewhere = tmp_path / "elsewhere"
+    paper.main(["unpack", "--out", str(elsewhere), *to])
+    files = {path: path.stat().st_mtime_ns for path in elsewhere.rglob("*.pt")}
+    assert len(files) == 2 * (7 + 6 + 5)
+    for names in ("fig1b,table1", "cifar10"):
+        paper.main(["run", "--out", str(elsewhere), *SMALL, "--targets", names])
+    assert {path: path.stat().st_mtime_ns for path in elsewhere.rglob("*.pt")} == files
+    again, before = (
+        json.loads((out / "fig1b" / "result.json").read_text()) for out in (elsewhere, direct)
+    )
+    assert again["claims"] == before["claims"]
+    paper.main(["pack", "--out", str(elsewhere), *to])
+    assert packs(results) == first
+
+
+def test_only_finished_runs_are_packed(direct: Path, results: Path, paper: Any) -> None:
+    out = results.parent / "out"
+    shutil.copytree(direct, out)
+    (stage,) = prepare("cifar10", Settings(0.0002, "small", 2, 1), out, resume=True)
+    gone = sorted((stage.directory / "state").glob("online*.pt"))[1]
+    gone.unlink()
+    paper.main(["pack", "--out", str(out), "--results", str(results)])
+    lines = gzip.decompress(packs(results)["cifar10.jsonl.gz"]).decode().splitlines()[1:]
+    runs = {(run["method"], run["seed"]) for run in map(json.loads, lines)}
+    assert len(lines) == len(runs) == 11
+    assert ("online-selection", 1) not in runs
+
+
+def test_tables_are_those_of_reproduce(
+    direct: Path, results: Path, paper: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = ("--results", str(results))
+    paper.main(["pack", "--out", str(direct), *to])
+    capsys.readouterr()
+    paper.main(["tables", *to])
+    told = capsys.readouterr().out.splitlines()
+    missing = {line.removeprefix("not complete: ") for line in told if line.startswith("not")}
+    assert missing == {
+        "fig1a, mnist: no runs",
+        "ptb, ptb: 2 of 8 runs are missing",
+        *(f"gnorm-vs-loss, {task}: no runs" for task in ("mnist", "cifar10", "ptb")),
+    }
+    for name in DONE:
+        made, theirs = results / name, direct / name
+        ours, reproduced = (json.loads((d / "result.json").read_text()) for d in (made, theirs))
+        for key in ("target", "paper", "scale", "paragraph", "claims"):
+            assert ours[key] == reproduced[key]
+        assert (made / f"{name}.png").read_bytes() == (theirs / f"{name}.png").read_bytes()
+        points = gzip.decompress((made / f"{name}.csv.gz").read_bytes())
+        assert points == (theirs / f"{name}.csv").read_bytes()
+    assert (results / "table1/table1.md").read_text() == (direct / "table1/table1.md").read_text()
+    with gzip.open(results / "table1" / "table1-table.csv.gz", "rt") as file:
+        cells = list(csv.DictReader(file))
+    assert len(cells) == 45
+    assert all(cell["mean"] and cell["paper mean"] and cell["n"] == "2" for cell in cells)
+    files = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    paper.main(["tables", *to])
+    assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == files
+
+
+def test_the_page_has_new_rows_and_keeps_the_others(
+    direct: Path, results: Path, paper: Any
+) -> None:
+    to = ("--results", str(results))
+    paper.main(["pack", "--out", str(direct), *to])
+    paper.main(["tables", *to])
+    page = (results / "README.md").read_text()
+    assert page.startswith("Before.\n\n<!-- targets -->\n\n| target | figure |\n|---|---|\n")
+    assert page.endswith(" |\n\n<!-- /claims -->\n\nAfter.\n")
+    targets, claims = (part.split("<!--")[0] for part in page.split("s -->\n\n|")[1:])
+    assert "| by hand | [fig1a](fig1a/fig1a.png) |" in targets
+    assert "| by hand | [tracking-ptb]" not in targets  # all of tracking is there now
+    assert not (results / "table1-mnist").exists()
+    assert (results / "fig1a").exists()
+    command = "`table1 --model small --scale 0.0002 --seeds 2`"
+    row = next(line for line in targets.splitlines() if "[table1](table1/table1.png)" in line)
+    assert row.startswith("| Table 1: test errors | 2 | `")
+    assert row.endswith(f"` | {command} | [table1](table1/table1.png), [table](table1/table1.md) |")
+    assert "| [fig1a](fig1a) | old | old | old |" in claims
+    assert "| [fig1b](fig1b) | old" not in claims
+    names = [line.split("](")[1].split(")")[0] for line in claims.splitlines() if "](" in line]
+    assert [*dict.fromkeys(names)] == ["fig1a", "fig1b", "cifar10", "table1", "tracking"]
+    for name in DONE:
+        for claim in json.loads((results / name / "result.json").read_text())["claims"]:
+            said = claim["statement"][0].upper() + claim["statement"][1:]
+            shown = {"tie": "a tie", "unknown": "undecided"}
+            verdict = shown.get(claim["verdict"], f"**{claim['verdict']}**")
+            assert f"| [{name}]({name}) | {said} | {verdict} | {claim['evidence']} |" in claims
+
+
+def test_one_task_of_several(direct: Path, results: Path, paper: Any) -> None:
+    to = ("--results", str(results))
+    paper.main(["pack", "--out", str(direct), *to])
+    (results / "runs" / "ptb.jsonl.gz").unlink()
+    paper.main(["tables", *to])
+    page = (results / "README.md").read_text()
+    assert not (results / "table1").exists()
+    assert json.loads((results / "table1-mnist" / "result.json").read_text())["claims"]
+    assert (results / "table1-cifar10" / "table1-cifar10.png").exists()
+    assert "`table1 --task mnist --model small --scale 0.0002 --seeds 2`" in page
+    assert "| by hand | [table1-mnist]" not in page
+    assert "| by hand | [tracking-ptb]" in page
+
+
+def test_commands_are_one_for_each_target_and_task(paper: Any, monkeypatch: Any) -> None:
+    asked: list[list[str]] = []
+
+    def noted(command: list[str]) -> int:
+        asked.append(command)
+        return 3 if len(asked) == 4 else 0
+
+    monkeypatch.setattr(paper, "salience", noted)
+    chosen = ["--targets", "fig1a,table1,gnorm-vs-loss", "--tasks", "mnist,ptb"]
+    with pytest.raises(SystemExit, match="3"):  # the code of what failed; nothing after it runs
+        paper.main(["run", *chosen, "--seeds", "5", "--data-dir", "data", "--out", "o"])
+    rest = "--threads 1 --jobs 1 --out o --data-dir data --resume"
+    assert [" ".join(words) for words in asked] == [
+        f"reproduce fig1a --model tiny --scale 1 --seeds 5 {rest}",
+        f"reproduce table1 --task mnist --model tiny --scale 1 --seeds 5 {rest}",
+        f"reproduce table1 --task ptb --model tiny --scale 1 --seeds 5 {rest}",
+        f"reproduce gnorm-vs-loss --task mnist --model tiny --scale 1 --seeds 1 {rest}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["pack", "--out", "nothing"], "nothing has no runs of the paper: run some targets first"),
+        (["unpack"], "has no packed runs: pack some first"),
+        (["tables"], "has no packed runs: pack some first"),
+    ],
+)
+def test_nothing_to_do_is_said_in_one_sentence(
+    arguments: list[str], why: str, paper: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=why):
+        paper.main([*arguments, "--results", str(tmp_path)])
+
+
+def test_a_page_without_its_marks_is_refused_before_anything_is_written(
+    direct: Path, results: Path, paper: Any
+) -> None:
+    to = ("--results", str(results))
+    paper.main(["pack", "--out", str(direct), *to])
+    (results / "README.md").write_text(PAGE.replace("<!-- /claims -->", ""))
+    with pytest.raises(
+        SystemExit, match=r"README\.md has no <!-- claims --> with <!-- /claims -->"
+    ):
+        paper.main(["tables", *to])
+    assert not (results / "fig1b").exists()
+
+
+def test_unknown_names_are_refused() -> None:
+    done = run("paper", "run", "--targets", "fig1a,fig9")
+    assert done.returncode == 2
+    assert "targets must be among fig1a, fig1b" in done.stderr
+    assert done.stderr.strip().endswith("got fig9")
