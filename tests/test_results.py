@@ -15,6 +15,7 @@ import pytest
 
 from salience.compare.budgets import summarize_all
 from salience.compare.summary import summarize
+from salience.paper import packed, pages
 
 RESULTS = Path(__file__).parent.parent / "results"
 CASES = sorted(path.parent for path in RESULTS.rglob("runs.jsonl.gz"))
@@ -337,6 +338,22 @@ def test_every_claim_of_the_paper_is_in_the_table(path: Path) -> None:
     for cells, claim in zip(shown, claims, strict=True):
         statement = claim["statement"][0].upper() + claim["statement"][1:]
         assert cells == [statement, VERDICTS[claim["verdict"]], claim["evidence"]]
+
+
+def test_the_results_of_the_paper_are_those_of_its_runs(tmp_path: Path) -> None:
+    """Made again from the packed runs: the same page, the same claims."""
+    copy = tmp_path / "paper"
+    shutil.copytree(RESULTS / "paper", copy)
+    packs = [packed.read(path) for path in sorted((copy / "runs").glob("*.jsonl.gz"))]
+    pages.write(copy, {pack.study: pack for pack in packs})
+    assert (copy / "README.md").read_text("utf-8") == (RESULTS / "paper/README.md").read_text(
+        "utf-8"
+    )
+    found = sorted(path.parent.name for path in copy.glob("*/result.json"))
+    assert found == [path.name for path in TARGETS]
+    for name in found:
+        made, kept = (read(place / name / "result.json") for place in (copy, RESULTS / "paper"))
+        assert rounded(made) == rounded(kept)
 
 
 def test_the_designs_agree_with_the_rows() -> None:

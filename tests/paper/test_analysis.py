@@ -90,15 +90,25 @@ def test_speed_is_judged_in_steps_and_before_the_drop_in_time() -> None:
     assert {name: claim.verdict for name, claim in claims.items()} == {
         "loss: fewer steps": "holds",
         "loss: less time": "holds",
+        "loss: less time at the paper's costs": "holds",
         "loss: test": "holds",
         "approx: fewer steps": "tie",
         "approx: less time": "does not hold",
+        "approx: less time at the paper's costs": "does not hold",
         "approx: test": "does not hold",
         "online-selection: fewer steps": "tie",
     }
     assert claims["loss: fewer steps"].numbers["values"] == [0.5] * 3
     assert claims["loss: less time"].numbers["values"] == pytest.approx([2 / 7 * 2] * 3)
-    by_epochs, by_seconds = found.charts[0].panels
+    costly = claims["loss: less time at the paper's costs"]
+    assert costly.numbers["values"] == pytest.approx([2 / 7 * 1.2 / 0.9] * 3)
+    assert "1.33 of uniform's (before the learning rate falls)" in costly.statement
+    costly = claims["approx: less time at the paper's costs"]
+    assert costly.numbers["values"] == pytest.approx([1.2] * 3)
+    by_epochs, by_seconds, by_cost = found.charts[0].panels
+    assert {line.label: line.x[-1] for line in by_cost.lines} == pytest.approx(
+        {"uniform": 70 / 300, "loss": 70 / 300 * 1.2 / 0.9, "approx": 70 / 300 * 1.2}
+    )  # the paper does not tell the cost of online selection
     assert by_epochs.level == pytest.approx(0.1)
     assert by_epochs.lines[0].x[-1] == 100 / 300
     assert [line.x[-1] for line in by_seconds.lines] == [70, 140, 140, 70]

@@ -31,7 +31,7 @@ def reproduce(
     scale: Annotated[
         float, typer.Option(help="Share of the paper's schedule, above 0 up to 1.")
     ] = 1.0,
-    model: Annotated[str, typer.Option(help="The networks: paper or small.")] = "paper",
+    model: Annotated[str, typer.Option(help="The networks: paper, small or tiny.")] = "paper",
     seeds: Annotated[
         int | None, typer.Option(help="Runs per method; by default the paper's number.")
     ] = None,

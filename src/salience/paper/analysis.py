@@ -20,7 +20,7 @@ __all__ = [
         "line",
         "line_with_std",
     ),
-    *("observations", "paired", "same_or_better", "sooner_than_uniform"),
+    *("observations", "paired", "same_or_better", "sooner_at_cost", "sooner_than_uniform"),
 ]
 
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank"}
@@ -104,6 +104,19 @@ def sooner_than_uniform(
     said = f"{label} reaches the final train loss of uniform in {less}{when}"
     found, finals = arrivals(own, base, measure), paired(own, base, final_loss)
     return sooner(f"{label}: {less}", said, found, finals, f"share of the {measure}", paper)
+
+
+def sooner_at_cost(
+    label: str, runs: Runs, cost: float, when: str = "", paper: float | None = None
+) -> Claim:
+    """The same with steps that cost so much each, over uniform's, instead of the clock."""
+    own, base = runs[label], runs["uniform"]
+    said = f"{label} reaches the final train loss of uniform in less time at the paper's cost per "
+    said += f"step, {cost:.3g} of uniform's{when}"
+    steps, finals = arrivals(own, base, "steps"), paired(own, base, final_loss)
+    found = [each._replace(ratio=cost * each.ratio) for each in steps]
+    name = f"{label}: less time at the paper's costs"
+    return sooner(name, said, found, finals, "share of the steps times their cost", paper)
 
 
 def same_or_better(
