@@ -56,7 +56,12 @@ def run(options: argparse.Namespace) -> None:
 
 def salience(command: list[str]) -> int:
     """Run it, and return its exit code."""
-    return subprocess.run([sys.executable, "-m", "salience", *command], check=False).returncode
+    process = subprocess.Popen([sys.executable, "-m", "salience", *command])
+    try:
+        return process.wait()
+    except KeyboardInterrupt:  # which it got too: it saves its runs
+        process.wait()
+        raise
 
 
 def pack(options: argparse.Namespace) -> None:

@@ -105,6 +105,7 @@ def test_speed_is_judged_in_steps_and_before_the_drop_in_time() -> None:
     assert "1.33 of uniform's (before the learning rate falls)" in costly.statement
     costly = claims["approx: less time at the paper's costs"]
     assert costly.numbers["values"] == pytest.approx([1.2] * 3)
+    assert claims["approx: less time"].numbers["whole_run_ratios"] == [2.0] * 3
     by_epochs, by_seconds, by_cost = found.charts[0].panels
     assert {line.label: line.x[-1] for line in by_cost.lines} == pytest.approx(
         {"uniform": 70 / 300, "loss": 70 / 300 * 1.2 / 0.9, "approx": 70 / 300 * 1.2}

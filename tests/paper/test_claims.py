@@ -111,6 +111,27 @@ def test_sooner(ratios: list[float], reached: int, finals: list[float], verdict:
     assert "the paper: 0.5" in claim.evidence
 
 
+@pytest.mark.parametrize(
+    ("reached", "finals", "costs", "verdict"),
+    [
+        (2, two(0.9, 1.1), two(1.001, 1.5), "does not hold"),  # the same loss for more
+        (2, two(0.9, 1.1), two(0.999, 1.5), "tie"),
+        (2, two(0.9, 1.1), two(0.5, 0.9), "tie"),  # for less: still not reached
+        (2, two(0.5, 0.9), two(1.1, 1.5), "tie"),  # more for a lower loss
+        (2, two(1.1, 1.5), two(0.5, 0.9), "does not hold"),
+        (3, two(0.9, 1.1), two(1.1, 1.5), "holds"),  # reached by all: the ratios alone decide
+    ],
+)
+def test_the_same_loss_for_more_is_not_sooner(
+    reached: int, finals: list[float], costs: list[float], verdict: Verdict
+) -> None:
+    arrived = [Arrival(ratio, i < reached) for i, ratio in enumerate(LOW)]
+    claim = claims.sooner("s", "sooner", arrived, finals, "share", costs=costs)
+    assert claim.verdict == verdict
+    assert ("whole run over uniform's" in claim.evidence) == (reached < 3)
+    assert claim.numbers["whole_run_ratios"] == costs
+
+
 @pytest.mark.parametrize("reached", [True, False])
 def test_one_seed_is_neither_sooner_nor_later(reached: bool) -> None:
     claim = claims.sooner("s", "sooner", [Arrival(0.5, reached)], [2.0], "share")

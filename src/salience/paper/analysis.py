@@ -103,7 +103,8 @@ def sooner_than_uniform(
     less = "fewer steps" if measure == "steps" else "less time"
     said = f"{label} reaches the final train loss of uniform in {less}{when}"
     found, finals = arrivals(own, base, measure), paired(own, base, final_loss)
-    return sooner(f"{label}: {less}", said, found, finals, f"share of the {measure}", paper)
+    costs = () if measure == "steps" else paired(own, base, lambda run: run.rows[-1]["seconds"])
+    return sooner(f"{label}: {less}", said, found, finals, f"share of the {measure}", paper, costs)
 
 
 def sooner_at_cost(
@@ -116,7 +117,8 @@ def sooner_at_cost(
     steps, finals = arrivals(own, base, "steps"), paired(own, base, final_loss)
     found = [each._replace(ratio=cost * each.ratio) for each in steps]
     name = f"{label}: less time at the paper's costs"
-    return sooner(name, said, found, finals, "share of the steps times their cost", paper)
+    what, costs = "share of the steps times their cost", [cost] * len(own)
+    return sooner(name, said, found, finals, what, paper, costs)
 
 
 def same_or_better(

@@ -106,12 +106,14 @@ def sooner(
     finals: Values,
     what: str,
     paper: float | None = None,
+    costs: Values = (),
 ) -> Claim:
     """The target reached with less than the baseline needed; one arrival per seed.
 
     A seed that did not reach it counts with its whole run, a lower bound, which supports nothing.
     Then the final losses, given in ``finals`` over the baseline's, decide: certainly above the
-    baseline's, the claim does not hold; otherwise it is a tie.
+    baseline's, the claim does not hold; otherwise it is a tie. Unless the losses are a tie and the
+    whole runs certainly cost more than the baseline's, by ``costs``: that is not less either.
     """
     ratios, reached = [a.ratio for a in arrivals], sum(a.reached for a in arrivals)
     if reached == len(arrivals):
@@ -119,10 +121,16 @@ def sooner(
     else:
         ends = interval(finals)
         verdict = _judge(ends, "below", 1.0)
-        verdict = "tie" if verdict == "holds" else verdict
         short = f"; reached by {reached} of {len(arrivals)}, final loss over uniform's "
         short += _shown(ends)
+        if costs:
+            whole = interval(costs)
+            short += f", whole run over uniform's {_shown(whole)}"
+            if verdict == "tie" and _judge(whole, "above", 1.0) == "holds":
+                verdict = "does not hold"
+        verdict = "tie" if verdict == "holds" else verdict
     numbers = {"bound": 1.0, "reached": reached, "final_loss_ratios": list(finals)}
+    numbers |= {"whole_run_ratios": list(costs)} if costs else {}
     return _claim(name, said, ratios, verdict, what, paper, short, **numbers)
 
 
