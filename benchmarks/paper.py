@@ -3,12 +3,12 @@
 Every target is one ``salience reproduce`` for each of its tasks. Targets share runs, and an
 interrupted benchmark resumes.
 
-    python benchmarks/paper.py run --data-dir data              # days on two cores
+    python benchmarks/paper.py run --data-dir data              # many hours on two cores
     python benchmarks/paper.py run --data-dir data --tasks mnist --targets fig1a,fig1b
     python benchmarks/paper.py run --data-dir data --tasks ptb --scale 0.2
     python benchmarks/paper.py pack         # finished runs into results/paper/runs, also meanwhile
     python benchmarks/paper.py unpack       # the reverse: run goes on with them, on any machine
-    python benchmarks/paper.py tables       # results/paper from the packed runs: a minute, no data
+    python benchmarks/paper.py tables       # results/paper from the packed runs, without data
 """
 
 import argparse
