@@ -14,6 +14,7 @@ import payoff
 import pytest
 
 from salience.compare.budgets import summarize_all
+from salience.compare.paired import t_95
 from salience.compare.summary import summarize
 from salience.paper import packed, pages
 
@@ -131,6 +132,40 @@ def test_the_table_of_rivals_agrees_with_the_rows(path: Path) -> None:
     found = summarize_all(rows(path.parent / "runs.jsonl.gz"))
     (shown,) = [row for row in table(RESULTS / "README.md") if row[0] == f"`{path.parent.name}`"]
     assert shown[1:] == payoff.beside(found)
+
+
+@pytest.mark.parametrize(("case", "place"), [("crops-strided", 0), ("crops", 1)])
+def test_the_tables_of_budgets_agree_with_the_rows(case: str, place: int) -> None:
+    ends: dict[Any, dict[int, Any]] = {}
+    for row in rows(RESULTS / "default" / case / "runs.jsonl.gz"):
+        ends.setdefault((row["budget"], row["method"]), {})[row["seed"]] = row  # the last one stays
+    shown = [row for row in table(RESULTS / "README.md") if re.fullmatch(r"0?\.?\d+", row[0])]
+    shown = [row for row in shown if row[1].endswith("%")][4 * place : 4 * place + 4]
+    assert [float(row[0]) for row in shown] == [0.25, 0.5, 0.75, 1]
+    for budget, *cells in shown:
+        base, own = (ends[float(budget), method] for method in ("uniform", "auto"))
+        errors = [[100 * each[seed]["test_error"] for seed in base] for each in (base, own)]
+        assert cells[:2] == [f"{fmean(each):.2f} ({stdev(each):.2f}) %" for each in errors]
+        for cell, column, scale, digits in ((2, "test_error", 100, 2), (3, "test_loss", 1, 4)):
+            pairs = [scale * (own[seed][column] - base[seed][column]) for seed in base]
+            half = t_95(len(pairs) - 1) * stdev(pairs) / len(pairs) ** 0.5
+            low, mean, high = (fmean(pairs) + side * half for side in (-1, 0, 1))
+            assert cells[cell] == f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+@pytest.mark.parametrize(
+    ("case", "share"), [("mnist", 0.45), ("long-tail", 0.35), ("mnist-small", 0.6)]
+)
+def test_the_same_test_error_comes_after_this_share_of_the_steps(case: str, share: float) -> None:
+    curves: dict[str, dict[int, list[float]]] = {"uniform": {}, "auto": {}}
+    for row in rows(RESULTS / "default" / case / "runs.jsonl.gz"):
+        if row["method"] in curves:
+            curves[row["method"]].setdefault(row["step"], []).append(row["test_error"])
+    last = max(curves["uniform"])
+    target = fmean(curves["uniform"][last])
+    first = min(step for step, values in curves["auto"].items() if fmean(values) <= target)
+    assert first / last == pytest.approx(share)
+    assert f"{share:.2f}" in " ".join((RESULTS / "README.md").read_text("utf-8").split())
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("rerun/*.jsonl.gz")), ids=name)
