@@ -47,7 +47,7 @@ CASES = {
     "ptb": f"ptb --model tiny --schedule constant --steps 22000 --seeds 3 {TWENTY} --methods auto",
     "ptb-cosine": "ptb --model tiny --schedule cosine --steps 8000 --seeds 3 --evaluations 10 "
     "--methods auto",
-    "lenet": f"mnist-lenet --steps 46875 --seeds 3 {TWENTY} --methods auto,ordered",
+    "lenet": f"mnist-lenet --steps 18750 --seeds 3 {TWENTY} --methods auto,ordered",
     "mnist-small": f"mnist --model small --schedule constant --steps 5000 --seeds 3 {TWENTY} "
     "--methods auto",
     "long-tail-small": "mnist-long-tail --model small --schedule constant --steps 4000 --seeds 3 "
