@@ -22,7 +22,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={W
 
 def installed(name: str) -> bool:
     found = importlib.util.find_spec(name) is not None
-    assert found or not os.environ.get("SALIENCE_INTEGRATIONS"), f"{name} is not installed"
+    assert found or os.environ.get("SALIENCE_INTEGRATIONS") != "1", f"{name} is not installed"
     return found
 
 
