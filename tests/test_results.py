@@ -154,7 +154,8 @@ def test_the_tables_of_budgets_agree_with_the_rows(case: str, place: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("case", "share"), [("mnist", 0.45), ("long-tail", 0.35), ("mnist-small", 0.6)]
+    ("case", "share"),
+    [("mnist", 0.45), ("long-tail", 0.35), ("mnist-small", 0.6), ("long-tail-small", 0.4)],
 )
 def test_the_same_test_error_comes_after_this_share_of_the_steps(case: str, share: float) -> None:
     curves: dict[str, dict[int, list[float]]] = {"uniform": {}, "auto": {}}
