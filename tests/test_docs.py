@@ -99,10 +99,13 @@ def test_every_score_has_a_card_and_a_row_in_the_index(score: str) -> None:
     assert f'| [`"{score}"`](scores/{score}.md) |' in index
 
 
+INDEXES = ("README.md", "results/README.md", "results/paper/README.md")
+
+
 def test_every_page_is_in_an_index() -> None:
     linked = {
         (path.parent / link.partition("#")[0]).resolve()
-        for path in (DOCS / "README.md", ROOT / "README.md", ROOT / "results" / "README.md")
+        for path in (DOCS / "README.md", *map(ROOT.joinpath, INDEXES))
         for link in links(path)
     }
     assert {path.resolve() for path in PAGES} - linked <= {ROOT / "README.md"}

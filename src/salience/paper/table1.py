@@ -116,7 +116,7 @@ def markdown(table: Table, text: str) -> str:
         "Mean ± standard deviation; in brackets the paper's. Errors in percent, perplexity for ptb."
     )
     rows = [f"| {' | '.join(cells)} |" for cells in lines]
-    return "\n".join([*rows, "", what, "", text, ""])
+    return "\n".join(["# Table 1", "", *rows, "", what, "", text, ""])
 
 
 def _cell(row: list[Any]) -> str:
