@@ -137,20 +137,33 @@ def test_the_table_of_rivals_agrees_with_the_rows(path: Path) -> None:
 @pytest.mark.parametrize(("case", "place"), [("crops-strided", 0), ("crops", 1)])
 def test_the_tables_of_budgets_agree_with_the_rows(case: str, place: int) -> None:
     ends: dict[Any, dict[int, Any]] = {}
-    for row in rows(RESULTS / "default" / case / "runs.jsonl.gz"):
+    alone = RESULTS / "default" / case / "infobatch.jsonl.gz"
+    found = rows(alone) if alone.exists() else []
+    for row in [*rows(RESULTS / "default" / case / "runs.jsonl.gz"), *found]:
         ends.setdefault((row["budget"], row["method"]), {})[row["seed"]] = row  # the last one stays
     shown = [row for row in table(RESULTS / "README.md") if re.fullmatch(r"0?\.?\d+", row[0])]
     shown = [row for row in shown if row[1].endswith("%")][4 * place : 4 * place + 4]
     assert [float(row[0]) for row in shown] == [0.25, 0.5, 0.75, 1]
     for budget, *cells in shown:
-        base, own = (ends[float(budget), method] for method in ("uniform", "auto"))
+        base, own, rival = (ends[float(budget), method] for method in METHODS)
         errors = [[100 * each[seed]["test_error"] for seed in base] for each in (base, own)]
         assert cells[:2] == [f"{fmean(each):.2f} ({stdev(each):.2f}) %" for each in errors]
-        for cell, column, scale, digits in ((2, "test_error", 100, 2), (3, "test_loss", 1, 4)):
-            pairs = [scale * (own[seed][column] - base[seed][column]) for seed in base]
-            half = t_95(len(pairs) - 1) * stdev(pairs) / len(pairs) ** 0.5
-            low, mean, high = (fmean(pairs) + side * half for side in (-1, 0, 1))
-            assert cells[cell] == f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+        assert cells[2] == interval(own, base, "test_error")
+        assert cells[3] == interval(own, base, "test_loss")
+        assert cells[4] == interval(rival, base, "test_error")
+        assert cells[5:] in ([], [interval(rival, base, "test_loss")])
+
+
+METHODS = ("uniform", "auto", "infobatch")
+
+
+def interval(own: dict[int, Any], base: dict[int, Any], column: str) -> str:
+    """The mean difference to the run of the same seed, and its 95 % interval."""
+    scale, digits = (100, 2) if column == "test_error" else (1, 4)
+    pairs = [scale * (own[seed][column] - base[seed][column]) for seed in own]
+    half = t_95(len(pairs) - 1) * stdev(pairs) / len(pairs) ** 0.5
+    low, mean, high = (fmean(pairs) + side * half for side in (-1, 0, 1))
+    return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
 @pytest.mark.parametrize(
