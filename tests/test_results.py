@@ -358,6 +358,17 @@ def test_the_costs_after_the_rebuild_agree_with_the_rows() -> None:
         assert cells in [row[:4] for row in page]
 
 
+def test_the_costs_beside_the_authors_library_agree_with_the_rows() -> None:
+    measured = json.loads(
+        gzip.decompress((RESULTS / "step-cost/authors-library.json.gz").read_bytes())
+    )
+    section = (RESULTS / "README.md").read_text("utf-8").partition("authors' library\n")[2]
+    for method, cost in measured["mnist-paper"]["methods"].items():
+        if method != "plain":
+            shown = "| {:.2f} ({:.2f} to {:.2f}) |".format(cost["ratio"], *cost["quartiles"])
+            assert shown in section.partition("###")[0]
+
+
 @pytest.mark.parametrize("path", SHORT, ids=name)
 def test_the_costs_over_a_run_agree_with_the_rows(path: Path) -> None:
     last = {row["method"]: row for row in rows(path / "runs.jsonl.gz")}
