@@ -441,6 +441,7 @@ def _use_sampler(sampler: Any) -> None:
         draw = sampler.draw()
         assert int(draw.indices.min()) >= 0
         assert int(draw.indices.max()) < N
+        assert draw.weights.isfinite().all()
         sampler.update(draw, _losses(draw.indices))
     sampler.metrics()
     sampler.state_dict()

@@ -198,3 +198,18 @@ def test_states(make: Any) -> None:
 def test_settings_are_shown(smoothing: Any, shown: str) -> None:
     """States are compared by them."""
     assert repr(smoothing) == shown
+
+
+def test_a_mean_of_less_than_one_value_is_refused() -> None:
+    """Its quotient overflows, and weights would be nan."""
+    mean = RunningMean()
+    mean.update(2.0)
+    state = mean.state_dict()
+    fresh = RunningMean()
+    with pytest.raises(ValueError, match="not between"):
+        fresh.load_state_dict({**state, "mass": 1e-308})
+    assert math.isnan(fresh.value)
+    fresh.load_state_dict(state)
+    assert fresh.value == mean.value
+    fresh.load_state_dict(RunningMean().state_dict())  # no value at all
+    assert math.isnan(fresh.value)

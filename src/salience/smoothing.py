@@ -47,6 +47,8 @@ class RunningMean:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         total, mass = saved.at_least_zero(state["sum"]), saved.number(state["mass"], 0, 1)
+        if mass:  # one value has this much; a mean by less of it would overflow
+            saved.number(mass, (1 - self.decay) * (1 - 1e-9))
         self._sum, self._mass = total, mass
 
 
