@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from parts import force_auto, make_dataset
+from parts import force_auto, force_worth, make_dataset
 
 # Machines that run tests are shared: a slow moment is not a failure.
 settings.register_profile(
@@ -25,6 +25,7 @@ def _same_start(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(where, name, getattr(where, name))
 
     force_auto("off", put=keep)  # what a test changes is put back
+    force_worth(0, put=keep)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from salience import recency
 from salience import trust as trusting
 from salience.scores import NEED_MODEL
-from salience.sources import auto
+from salience.sources import auto, worth
 
 
 def make_dataset(n: int) -> TensorDataset:
@@ -56,6 +56,13 @@ def force_auto(
 
 def _does_not(one: Any) -> None:
     one.memorises = False
+
+
+def force_worth(gain: float, *, put: Callable[..., None] = setattr) -> None:
+    """Pools are scored while v is above ``gain``, from the first loss on."""
+    put(worth, "SETTLED", 0.0)
+    for name in ("ON", "OFF"):
+        put(worth, name, gain)
 
 
 def auto_is(sampler: Any) -> tuple[str, bool]:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from parts import auto_is, cross_entropy, force_auto, frozen, make_dataset, needs
+from parts import auto_is, cross_entropy, force_auto, force_worth, frozen, make_dataset, needs
 from ranks import on_ranks
 from salience import ImportanceLoader, ImportanceSampler, UsageError
 from salience.distributed import Ranks, checksum, rows_of
@@ -27,6 +27,7 @@ from salience.draw import Draw
 from salience.scores import NEED_MODEL
 
 N, GLOBAL = 250, 12  # the last batch of a pass has 10: neither 3 nor 4 ranks divide it
+GAIN = 1.3  # v of the losses of these trainings is sometimes above, sometimes below
 BY_INDEX = ["uniform", "history", "approx", "auto"]
 
 
@@ -44,6 +45,7 @@ class Case(NamedTuple):
     focus: Any = None
     mode: str = "focused"  # of auto
     trust: bool = False
+    gain: float = 0.0  # from which on pools are scored
 
 
 class Result(NamedTuple):
@@ -60,6 +62,7 @@ class Training:
 
     def __init__(self, case: Case, state: Any = None, wrap: Any = DistributedDataParallel) -> None:
         force_auto(case.mode, trust=case.trust, every=7)
+        force_worth(case.gain)
         torch.manual_seed(0)
         self.ranks = Ranks(dist.get_rank(), dist.get_world_size()) if _many() else Ranks()
         self.case, self.model = case, nn.Linear(6, 3).double()
@@ -263,11 +266,34 @@ def chosen_from(rank: int, case: Case, steps: int) -> list[list[int]]:  # noqa: 
     return pools
 
 
+def test_ranks_score_pools_at_the_same_steps() -> None:
+    case = Case("loss", gain=GAIN)
+    one, other = on_ranks(2, asked_for, case, 40)
+    assert one == other
+    assert set(one) == {GLOBAL, 2 * GLOBAL}
+
+
+def asked_for(rank: int, case: Case, steps: int) -> list[int]:  # noqa: ARG001
+    """The sizes of the pools of all ranks together."""
+    training = Training(case)
+    sampler, sizes = training.loader._sampler, []
+    candidates = sampler.candidates
+
+    def counted() -> Any:
+        pool = candidates()
+        sizes.append(len(pool))
+        return pool
+
+    sampler.candidates = counted  # type: ignore[method-assign]
+    training.go(steps)
+    return sizes
+
+
 def test_scores_that_need_the_model_resume() -> None:
-    cases = [Case("loss", deferred=deferred) for deferred in (False, True)]
-    through = on_ranks(2, train_each, cases, 30, [None] * 2)
+    cases = [Case("loss", deferred=late, gain=gain) for late in (False, True) for gain in (0, GAIN)]
+    through = on_ranks(2, train_each, cases, 30, [None] * len(cases))
     for cut in (1, 6, 21):
-        first = on_ranks(2, train_each, cases, cut, [None] * 2)
+        first = on_ranks(2, train_each, cases, cut, [None] * len(cases))
         rest = on_ranks(2, train_each, cases, 30 - cut, [r.state for r in first[0]])
         for rank, case in itertools.product(range(2), range(len(cases))):
             expected, before, after = (run[rank][case] for run in (through, first, rest))
@@ -278,7 +304,7 @@ def test_scores_that_need_the_model_resume() -> None:
 def test_a_resumed_run_that_weighs_before_it_draws_learns_from_all_ranks() -> None:
     """Workers have asked for the last batches of the epoch, so the state holds their draws."""
     cases = [Case(score, workers=2) for score in ("history", "auto")]
-    through = on_ranks(2, train_each, cases, 30, [None] * 2)
+    through = on_ranks(2, train_each, cases, 30, [None] * len(cases))
     first = on_ranks(2, train_each, cases, 20, [None] * 2)  # of 21 in an epoch
     rest = on_ranks(2, train_each, cases, 10, [r.state for r in first[0]])
     for rank, case in itertools.product(range(2), range(len(cases))):

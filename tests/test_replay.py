@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from parts import auto_is, cross_entropy, force_auto, frozen, make_dataset, needs
+from parts import auto_is, cross_entropy, force_auto, force_worth, frozen, make_dataset, needs
 from salience import ImportanceLoader, ImportanceSampler, functional
 from salience.presets import NAMES
 from salience.scores import NEED_MODEL
@@ -23,6 +23,7 @@ from salience.sources import even
 from salience.sources import whole as whole_dataset
 
 EPOCHS, STEPS, BATCH = 2, 6, 6
+GAIN = 1.5  # v of the losses of these trainings is sometimes above, sometimes below
 CASES = [(name, None) for name in NAMES] + [(name, 3.0) for name in NAMES if name != "uniform"]
 # (steps done, what is going on then)
 CUTS = [
@@ -184,6 +185,19 @@ def test_auto_with_many_classes_while_it_is_off(presample: float | None) -> None
     labels = [i // 2 for i in range(STEPS * BATCH)]
     case = Case("auto", presample, labels=labels, mode="as it is")
     assert set(replay(case).active) == {0.0}
+
+
+@pytest.mark.parametrize(
+    "case", [Case("loss"), Case("loss", deferred=True), Case("loss", slots=True)], ids=str
+)
+def test_pools_that_are_scored_at_some_steps_only(case: Case) -> None:
+    force_worth(GAIN)
+    assert set(replay(case).active) == {0.0, 1.0}
+
+
+def test_pools_that_are_scored_at_some_steps_only_with_workers() -> None:
+    force_worth(GAIN)
+    assert set(replay(Case("loss", workers=2), [CUTS[0], CUTS[4], CUTS[6]]).active) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("case", WITH_WORKERS, ids=str)

@@ -105,6 +105,7 @@ class Recipe:
             scheme=self.scheme,
             generator=generator,
             pool=None if self.score == "uniform" else pool,
+            pool_given=self.presample is not None,
             labels=self._labels(ranks),
             model=self.model,
             loss=self.loss,

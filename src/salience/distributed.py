@@ -28,6 +28,7 @@ Payload = Callable[[Arrived], NDArray[np.generic]]
 MeansOf = Callable[[Draw, Tensor], Means]
 
 HEADER = 3  # words of a message before its payload: number, checksum and pool of the draw
+MEANS = len(Means._fields)
 
 
 class Ranks(NamedTuple):
@@ -141,7 +142,7 @@ class Pooled:
 
     def result(self) -> Arrived:
         numbers = np.ascontiguousarray(self._gather.result()).view(np.float64)
-        means, rows = numbers[:, :2], numbers[:, 2:]
+        means, rows = np.split(numbers, [MEANS], axis=1)
         draw, losses, *_ = self._local.result()
         self._refuse(means[:, 0] == np.inf, bool(bad_losses(losses).any()))
         known = means[np.isfinite(means[:, 0])]
@@ -167,9 +168,9 @@ def _means(of: MeansOf, skip_bad: bool, local: Arrived) -> NDArray[np.generic]:
     """Of the losses that are good; nan where none is, infinite where that is an error."""
     good = ~bad_losses(local.losses)
     if not (skip_bad or bool(good.all())):
-        return np.full(2, np.inf)
+        return np.full(MEANS, np.inf)
     if not bool(good.any()):
-        return np.full(2, np.nan)
+        return np.full(MEANS, np.nan)
     return np.array(of(local.draw.map(lambda x: x[good]), local.losses[good]))
 
 
@@ -258,7 +259,7 @@ class Exchange:
         payload: Payload = partial(_means, means, skip_bad)
         if rows:
             payload = partial(_means_and_rows, means, skip_bad, rows)
-        return Pooled(local, self._send(local, check, 4 + 6 * rows, payload), draw)
+        return Pooled(local, self._send(local, check, 2 * (MEANS + 3 * rows), payload), draw)
 
     def _send(
         self, local: Arriving, check: int, words: int, payload: Payload, pool: int = 0

@@ -193,6 +193,7 @@ class Means(NamedTuple):
 
     loss: float
     smoothed: float  # what smoothing follows: the loss, or the score
+    square: float = 0.0  # of the squared losses, where that decides whether pools are scored
 
 
 class Seen(NamedTuple):

@@ -18,6 +18,7 @@ from salience.focus import Focus
 from salience.memory import Turns
 from salience.record import Record, distinct
 from salience.smoothing import RunningMean
+from salience.sources import Worth
 
 __all__ = ["Learning"]
 
@@ -51,6 +52,7 @@ class Learning:
         self._score, self._smoothing, self._source = parts.preset
         in_losses = self._score.unit == "loss"
         self._from_losses = getattr(self._score, "from_losses", None) if in_losses else None
+        self._worth: Worth | None = getattr(self._source, "worth", None)
 
     def take(
         self, draw: Draw, losses: Tensor, means: Means | None = None, seen: Seen | None = None
@@ -106,6 +108,8 @@ class Learning:
     def _learn(self, draw: Draw, losses: Tensor, means: Means) -> None:
         self._mean_loss.update(means.loss)
         self._smoothing.update(means.smoothed)
+        if self._worth is not None:
+            self._worth.update(means.loss, means.square)
         if not len(losses):
             return
         self.window.append(draw, losses)
@@ -130,7 +134,10 @@ class Learning:
         if self._from_losses is not None:
             return Means(loss, draw.unbiased_mean(self._from_losses(draw.indices, losses)) * share)
         in_losses = self._score.unit == "loss"
-        return Means(loss, loss if in_losses else draw.unbiased_mean(draw.scores) * share)
+        smoothed = loss if in_losses else draw.unbiased_mean(draw.scores) * share
+        if self._worth is None:
+            return Means(loss, smoothed)
+        return Means(loss, smoothed, draw.unbiased_mean(losses.double().square()) * share)
 
     def means_of_shard(self, draw: Draw, losses: Tensor) -> Means:
         """The same for a draw with positions in the dataset."""

@@ -61,7 +61,8 @@ class ImportanceLoader:
         k: the bias, any number <= 1. 1 is unbiased; smaller focuses on hard examples.
         smoothing: ``"adaptive"`` (half the running mean loss), a number >= 0, or an object.
         presample: pool size as a multiple of ``batch_size``; None is the whole dataset for scores
-            known by index, and 2 for scores that need the model.
+            known by index, and 2 for scores that need the model; with ``"loss"``, scored while that
+            pays.
         draw: ``"systematic"`` (least variance) or ``"multinomial"`` (the paper's).
         model, loss: for the scores that need them; ``loss`` is a callable
             ``(model, batch) -> per-example losses`` or a criterion with ``reduction="none"``.

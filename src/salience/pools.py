@@ -27,6 +27,8 @@ def choose_batch(
     pool = to_model(model, pool)
     if candidates is None:
         candidates = torch.arange(pool_size(pool, layout), device="cpu")
+    if (draw := sampler.choose_all(candidates)) is not None:
+        return draw, pool
     positions, draw = sampler.choose(candidates, pool)
     batch = pick(pool, positions, len(candidates), layout)
     sampler.train_proxy(draw, batch)

@@ -12,7 +12,7 @@ from salience.errors import ArgumentError
 from salience.functional import Scheme
 from salience.memory import PRIVATE, Storage
 from salience.recency import Recency
-from salience.scores import NEED_MODEL, Approx, Excess, History, Proxy, Score, Uniform
+from salience.scores import NEED_MODEL, Approx, Excess, History, Loss, Proxy, Score, Uniform
 from salience.scores.model import ModelScore
 from salience.smoothing import Constant, Fading, Smoothing, make_smoothing
 from salience.sources import (
@@ -27,6 +27,7 @@ from salience.sources import (
     Source,
     Strata,
     WholeDataset,
+    Worth,
 )
 from salience.trust import Discounted, Trust
 
@@ -55,6 +56,7 @@ class Settings:
     scheme: Scheme
     generator: torch.Generator
     pool: int | None = None  # candidates per draw; None: the whole dataset where possible
+    pool_given: bool = False  # by the user, and not by default
     labels: Labels | None = None
     model: nn.Module | None = None
     loss: Any = None
@@ -93,7 +95,10 @@ class Settings:
             source = WholeDataset(self.n, *parts, self.shard, self.storage)
             return Preset(score, smoothing, source)
         choice = Choice(smoothing, self.k, self.scheme, self.generator)
-        return Preset(score, smoothing, Pool(self.pool, self.passes(), score, choice, self.world))
+        # Of losses it is known what they cost, and what they gain from the losses that come back.
+        worth = Worth() if isinstance(score, Loss) and not self.pool_given else None
+        passes, sizes = self.passes(), (self.pool, self.batch_size)
+        return Preset(score, smoothing, Pool(*sizes, passes, score, choice, self.world, worth))
 
 
 def uniform(s: Settings) -> Preset:

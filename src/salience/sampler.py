@@ -349,7 +349,7 @@ class ImportanceSampler:
         """For scores that need the model: positions of the next pool, of all ranks together."""
         assert isinstance(self.source, Pool)
         self.connect()
-        self.collect()
+        self.catch_up()
         return self.source.candidates()
 
     def choose(self, indices: Tensor, batch: Any) -> tuple[Tensor, Draw]:
@@ -371,10 +371,21 @@ class ImportanceSampler:
         indices = indices.to(scores.device, non_blocking=True)
         merge = self.readable(scores)
         positions, draw = self._parts.choice.draw(size, self._number, scores, indices, merge=merge)
-        self._number += 1
-        self.outstanding[draw.number] = draw
+        self._keep(draw)
         self._seconds += time.perf_counter() - start
         return positions, draw
+
+    def choose_all(self, indices: Tensor) -> Draw | None:
+        """A whole pool as a draw, if it is no larger than a batch because scores do not pay."""
+        if self.active or len(indices) > self.batch_size:
+            return None
+        draw = self._parts.choice.everything(self._number, indices)
+        self._keep(draw)
+        return draw
+
+    def _keep(self, draw: Draw) -> None:
+        self._number += 1
+        self.outstanding[draw.number] = draw
 
     def train_proxy(self, draw: Draw, batch: Any) -> None:
         """Let the proxy learn from the ``batch`` that was chosen, at one call in four.

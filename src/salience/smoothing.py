@@ -23,15 +23,15 @@ class RunningMean:
     def __init__(self, decay: float = 0.95) -> None:
         self.decay = decay
         self._sum = 0.0
-        self._mass = 0.0
+        self.mass = 0.0  # 1 - decay^n after n values
 
     @property
     def value(self) -> float:
-        return self._sum / self._mass if self._mass else math.nan
+        return self._sum / self.mass if self.mass else math.nan
 
     def update(self, x: float) -> None:
         self._sum = self.decay * self._sum + (1 - self.decay) * x
-        self._mass = self.decay * self._mass + (1 - self.decay)
+        self.mass = self.decay * self.mass + (1 - self.decay)
 
     def floored(self, mean_score: float | Tensor) -> float | Tensor:
         """The mean, at least half of ``mean_score``; ``mean_score`` itself before any value."""
@@ -43,13 +43,13 @@ class RunningMean:
         return max(mean, FLOOR * mean_score)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sum": self._sum, "mass": self._mass}
+        return {"sum": self._sum, "mass": self.mass}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         total, mass = saved.at_least_zero(state["sum"]), saved.number(state["mass"], 0, 1)
         if mass:  # one value has this much; a mean by less of it would overflow
             saved.number(mass, (1 - self.decay) * (1 - 1e-9))
-        self._sum, self._mass = total, mass
+        self._sum, self.mass = total, mass
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from salience.sources import Choice, Passes, Pool
 def make(k: float = 0.5) -> tuple[Pool, History]:
     score, generator = History(12), torch.Generator().manual_seed(0)
     choice = Choice(Constant(0.25), k, "multinomial", generator)
-    return Pool(6, Passes(12, generator), score, choice), score
+    return Pool(6, 3, Passes(12, generator), score, choice), score
 
 
 def test_pools_are_pieces_of_shuffled_passes() -> None:

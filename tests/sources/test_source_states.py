@@ -59,7 +59,8 @@ def whole(scheme: Any) -> Callable[[int, int], Parts]:
 def pool(n: int, seed: int) -> Parts:
     generator, score, smoothing = parts(n, seed)
     choice = Choice(smoothing, 0.5, "systematic", generator)
-    return Pool(3 * BATCH, Passes(n, generator), score, choice), score, generator, [smoothing]
+    pool = Pool(3 * BATCH, BATCH, Passes(n, generator), score, choice)
+    return pool, score, generator, [smoothing]
 
 
 def even_intervals(scheme: Any) -> Callable[[int, int], Parts]:

@@ -9,6 +9,7 @@ from salience.sources.rules import ByScore
 from salience.sources.shard import Shard
 from salience.sources.shuffled import Shuffled
 from salience.sources.whole import WholeDataset
+from salience.sources.worth import Worth
 
 __all__ = [
     "AutoSource",
@@ -22,4 +23,5 @@ __all__ = [
     "Source",
     "Strata",
     "WholeDataset",
+    "Worth",
 ]

@@ -12,6 +12,7 @@ from salience.scores import Score
 from salience.smoothing import Smoothing
 from salience.sources.passes import Passes
 from salience.sources.scoring import distribution, known_scores
+from salience.sources.worth import Worth
 
 __all__ = ["Choice", "Pool"]
 
@@ -43,23 +44,39 @@ class Choice(NamedTuple):
         weights = weights.to(torch.float32)
         return at, Draw(number, indices[at], weights, p[at], scores[at], len(p), counts)
 
+    @staticmethod
+    def everything(number: int, indices: Tensor) -> Draw:
+        """The whole pool, without scores."""
+        ones = torch.ones(len(indices), dtype=torch.float64, device="cpu")
+        return Draw(number, indices, ones.float(), ones / len(ones), ones, len(ones))
+
 
 @final
 class Pool:
-    """Pools of ``size`` candidates from shuffled passes, for scores known by index.
+    """Pools of ``size`` candidates from shuffled passes.
 
     Unknown scores count as the largest score seen so far. Pools are cut into equal parts, one for
-    each of ``world`` ranks, and are no larger than the dataset.
+    each of ``world`` ranks, and are no larger than the dataset. While ``worth`` says that scores do
+    not pay, a pool is as large as the ``batch``.
     """
 
-    active = True
-
     def __init__(
-        self, size: int, passes: Passes, score: Score, choice: Choice, world: int = 1
+        self,
+        size: int,
+        batch: int,
+        passes: Passes,
+        score: Score,
+        choice: Choice,
+        world: int = 1,
+        worth: Worth | None = None,
     ) -> None:
-        self._size, self._passes, self._world = size, passes, world
-        self._score, self._choice = score, choice
+        self._size, self._batch, self._passes, self._world = size, batch, passes, world
+        self._score, self._choice, self.worth = score, choice, worth
         self._initial = 0.0
+
+    @property
+    def active(self) -> bool:
+        return self.worth is None or self.worth.active
 
     def extend(self, n: int, classes: Tensor | None = None) -> None:  # noqa: ARG002
         """Grow to ``n`` examples, from the next pass on."""
@@ -67,7 +84,7 @@ class Pool:
 
     def candidates(self) -> Tensor:
         """The dataset positions of the next pool."""
-        size = min(self._size, self._passes.n)
+        size = min(self._size if self.active else self._batch, self._passes.n)
         return self._passes.take(max(size // self._world, 1) * self._world)
 
     def ready(self, n: int, number: int) -> bool:  # noqa: ARG002
@@ -90,8 +107,11 @@ class Pool:
         pass
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self._passes.state_dict(), "initial": self._initial}
+        worth = {} if self.worth is None else {"worth": self.worth.state_dict()}
+        return {**self._passes.state_dict(), "initial": self._initial, **worth}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._passes.load_state_dict(state)
         self._initial = saved.at_least_zero(state["initial"])
+        if self.worth is not None:
+            self.worth.load_state_dict(state["worth"])
