@@ -400,6 +400,15 @@ def test_every_claim_of_the_paper_is_in_the_table(path: Path) -> None:
         assert cells == [statement, VERDICTS[claim["verdict"]], claim["evidence"]]
 
 
+@pytest.mark.parametrize("score", ["loss", "approx", "gnorm"])
+def test_the_cards_of_scores_have_the_figures_of_the_paper_s_claims(score: str) -> None:
+    page = (RESULTS.parent / "docs/scores" / f"{score}.md").read_text("utf-8")
+    found = re.findall(r"[\d.]+ ± [\d.]*\d", page)
+    assert found
+    claims = (RESULTS / "paper/README.md").read_text("utf-8")
+    assert [each for each in found if each not in claims] == []
+
+
 def test_the_results_of_the_paper_are_those_of_its_runs(tmp_path: Path) -> None:
     """Made again from the packed runs: the same page, the same claims."""
     copy = tmp_path / "paper"
