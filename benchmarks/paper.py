@@ -31,14 +31,19 @@ KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**3
 
 
 def commands(options: argparse.Namespace) -> list[list[str]]:
-    """One ``salience reproduce`` for each target and task."""
+    """One ``salience reproduce`` for each target and task, with as many seeds as there are jobs.
+
+    Then the same with more, so that the runs of the first seeds are finished, and can be packed,
+    long before all are.
+    """
     found = []
-    for target in (TARGETS[name] for name in options.targets):
-        for study in target.studies:
-            if study.task in options.tasks:
-                seeds = 1 if study.seeds == 1 else options.seeds
-                found.append(_command(target, study.task, seeds, options))
-    return found
+    for seeds in (*range(options.jobs, options.seeds, options.jobs), options.seeds):
+        for target in (TARGETS[name] for name in options.targets):
+            for study in target.studies:
+                if study.task in options.tasks:
+                    wanted = 1 if study.seeds == 1 else seeds
+                    found.append(_command(target, study.task, wanted, options))
+    return list({tuple(command): command for command in found}.values())
 
 
 def _command(target: Target, task: str, seeds: int, options: argparse.Namespace) -> list[str]:

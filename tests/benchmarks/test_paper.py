@@ -209,24 +209,50 @@ def test_one_task_of_several(direct: Path, results: Path, paper: Any) -> None:
     assert "| by hand | [tracking-ptb]" in page
 
 
-def test_commands_are_one_for_each_target_and_task(paper: Any, monkeypatch: Any) -> None:
+def test_commands_finish_the_first_seeds_of_all_targets_first(paper: Any, monkeypatch: Any) -> None:
     asked: list[list[str]] = []
 
     def noted(command: list[str]) -> int:
         asked.append(command)
-        return 3 if len(asked) == 4 else 0
+        return 3 if len(asked) == 8 else 0
 
     monkeypatch.setattr(paper, "salience", noted)
     chosen = ["--targets", "fig1a,table1,gnorm-vs-loss", "--tasks", "mnist,ptb"]
     with pytest.raises(SystemExit, match="3"):  # the code of what failed; nothing after it runs
-        paper.main(["run", *chosen, "--seeds", "5", "--data-dir", "data", "--out", "o"])
-    rest = "--threads 1 --jobs 1 --out o --data-dir data --resume"
+        paper.main(["run", *chosen, "--jobs", "2", "--data-dir", "data", "--out", "o"])
+    rest = "--threads 1 --jobs 2 --out o --data-dir data --resume"
     assert [" ".join(words) for words in asked] == [
-        f"reproduce fig1a --model tiny --scale 1 --seeds 5 {rest}",
-        f"reproduce table1 --task mnist --model tiny --scale 1 --seeds 5 {rest}",
-        f"reproduce table1 --task ptb --model tiny --scale 1 --seeds 5 {rest}",
+        f"reproduce fig1a --model tiny --scale 1 --seeds 2 {rest}",
+        f"reproduce table1 --task mnist --model tiny --scale 1 --seeds 2 {rest}",
+        f"reproduce table1 --task ptb --model tiny --scale 1 --seeds 2 {rest}",
         f"reproduce gnorm-vs-loss --task mnist --model tiny --scale 1 --seeds 1 {rest}",
+        f"reproduce gnorm-vs-loss --task ptb --model tiny --scale 1 --seeds 1 {rest}",
+        f"reproduce fig1a --model tiny --scale 1 --seeds 3 {rest}",
+        f"reproduce table1 --task mnist --model tiny --scale 1 --seeds 3 {rest}",
+        f"reproduce table1 --task ptb --model tiny --scale 1 --seeds 3 {rest}",
     ]
+
+
+@pytest.mark.parametrize(("jobs", "counts"), [(1, [1, 2, 3]), (2, [2, 3]), (3, [3]), (4, [3])])
+def test_seeds_begin_when_there_is_a_job_for_them(
+    jobs: int, counts: list[int], paper: Any, monkeypatch: Any
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(paper, "salience", lambda words: asked.append(words[7]) or 0)
+    paper.main(["run", "--targets", "fig1b", "--jobs", str(jobs)])
+    assert asked == [str(count) for count in counts]
+
+
+def test_packed_seeds_are_trained_no_more(paper: Any, results: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stages, "make_task", stand_in)
+    out, some = results.parent / "out", (*SMALL[:-1], "1", "--targets", "fig1b")
+    for count, names in (("1", "0"), ("3", "012")):
+        paper.main(["run", "--out", str(out), *some, "--seeds", count])
+        paper.main(["pack", "--out", str(out), "--results", str(results)])
+        lines = gzip.decompress(packs(results)["mnist.jsonl.gz"]).decode().splitlines()
+        head, runs = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
+        assert head["seeds"] == {"fig1b": int(count)}
+        assert {str(run["seed"]) for run in runs} == set(names)
 
 
 @pytest.mark.parametrize(

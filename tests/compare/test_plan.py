@@ -1,5 +1,6 @@
 """Comparisons: resumable after a kill at any point, refused clearly, the same in any order."""
 
+import json
 import multiprocessing
 import os
 import platform
@@ -18,7 +19,7 @@ from salience.compare import Task
 from salience.compare.digits import digits_task
 from salience.compare.lock import LOCK, locked
 from salience.compare.methods import OWN, RIVALS
-from salience.compare.plan import Plan, compare, rows_on_disk, seeds_from, start
+from salience.compare.plan import Plan, compare, finish, rows_on_disk, seeds_from, start
 
 METHODS = ("uniform", "history", "approx", "loss", *OWN, *RIVALS)
 
@@ -38,6 +39,11 @@ def plan(**changes: Any) -> Plan:
         "checkpoint_seconds": 0.0,
     }
     return Plan(**{**options, **changes})
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return found
 
 
 def untimed(rows: Any) -> list[dict[str, Any]]:
@@ -180,6 +186,39 @@ def test_resuming_with_other_options_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{half")
     with pytest.raises(ArgumentError, match=r"config.json is damaged"):
         begin(plan(), tmp_path, resume=True)
+
+
+def test_seeds_can_be_added(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    methods = ("uniform", "history")
+    one, two = (plan(methods=methods, seeds=seeds) for seeds in ((3,), (3, 4)))
+    with start(one, tmp_path, {"task": "digits"}) as rows:
+        list(rows)
+    kept = tmp_path / "state" / "history-3.pt"
+    trained = kept.stat().st_mtime_ns
+    finish(one, tmp_path)
+    with start(two, tmp_path, {"task": "digits"}, resume=True) as rows:
+        list(rows)
+    assert kept.stat().st_mtime_ns == trained
+    finish(two, tmp_path)
+    expected = [row for row in whole if row["method"] in methods]
+    assert untimed(rows_on_disk(tmp_path, two)) == expected
+    assert read_summary(tmp_path)["methods"]["history"]["n"] == 2
+
+
+def test_seeds_are_added_to_those_that_are_there(tmp_path: Path) -> None:
+    begin(plan(), tmp_path)
+    more = plan(seeds=(3, 4, 5))
+    choice = "add --resume to train the new seeds as well"
+    with pytest.raises(ArgumentError, match=f"holds an unfinished comparison: {choice}, or choose"):
+        begin(more, tmp_path)
+    (tmp_path / "summary.json").touch()
+    with pytest.raises(ArgumentError, match=f"holds a finished comparison: {choice}, or choose"):
+        begin(more, tmp_path)
+    begin(more, tmp_path, resume=True)
+    with pytest.raises(ArgumentError, match=r"begun with seeds \[3, 4, 5\], not \[3, 4\]"):
+        begin(plan(), tmp_path, resume=True)
+    with pytest.raises(ArgumentError, match=r"begun with seed 3, not 4"):
+        begin(plan(seeds=(4, 3, 5)), tmp_path, resume=True)
 
 
 def test_starting_again_removes_what_was_made_from_the_rows(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def drawn(page, chart, method):
 
 
 ONE = (
-    "One seed gives no verdict, so repeat it with --seeds 3 or more: in equal time the test error "
+    "One seed gives no verdict, so add some with --seeds 3 --resume: in equal time the test error "
     "of "
 )
 GOAL = "the train loss at which uniform ended (0.125)"

@@ -152,7 +152,7 @@ def test_one_seed_has_no_verdict(tmp_path):
     found = read_comparison(directory(tmp_path, rows))
     assert verdict("history", found.summary).category == "one seed"
     text = outcome(found)
-    assert text.startswith("One seed gives no verdict, so repeat it with --seeds 3 or more: ")
+    assert text.startswith("One seed gives no verdict, so add some with --seeds 3 --resume: ")
     assert "history is 1.03% against 2.00%" in text
     assert not re.search("pays|faster|sooner|interval", text)
 
@@ -288,7 +288,9 @@ def test_other_reasons(tmp_path):
     assert "Losses are too even: draws by loss would need 1.04 times fewer examples" in sentence
     assert "The training has 1.3 passes over the data, too few" in sentence
     alone = outcome(read_comparison(directory(tmp_path / "d", made("equal"))))
-    assert alone.endswith("more than 0.29 points would show; --seeds 10 shows less.")
+    assert alone.endswith(
+        "more than 0.29 points would show; --seeds 10 --resume adds seeds and shows less."
+    )
 
 
 def test_an_unknown_decision_is_shown_as_nothing(tmp_path):

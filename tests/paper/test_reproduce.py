@@ -138,6 +138,17 @@ def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_tasks")
+def test_seeds_can_be_added(tmp_path: Path) -> None:
+    before = run("fig1b", tmp_path, seeds=1)
+    after = run("fig1b", tmp_path, seeds=2, resume=True)
+    assert len(after) == 2 * len(before)
+    assert all(row in after for row in before)  # the seconds too: nothing was trained again
+    (place,) = (tmp_path / "fig1b").glob("config.json")
+    assert json.loads(place.read_text())["studies"][0]["seeds"] == [0, 1]
+    finish("fig1b", tmp_path)
+
+
+@pytest.mark.usefixtures("_tasks")
 def test_an_unfinished_target_is_not_judged(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="run the target"):
         finish("fig1b", tmp_path)

@@ -31,7 +31,9 @@ __all__ = [
 
 INTERRUPTED = 130  # the status after Ctrl-C
 DataDir = Annotated[Path | None, typer.Option(help="Where the data is; by default SALIENCE_DATA.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in the directory.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue what is in the directory, or add seeds.")
+]
 Jobs = Annotated[int, typer.Option(help="Processes of one thread each; seeds are distributed.")]
 Threads = Annotated[int | None, typer.Option(help="Threads for torch, with a single job.")]
 Seed = Annotated[int, typer.Option(help="The first seed.")]

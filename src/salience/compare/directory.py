@@ -92,7 +92,10 @@ def permit(
     finished = (directory / "summary.json").exists()
     what = "a finished comparison" if finished else "an unfinished comparison"
     what += f" with {other}" if other else ""
-    choices = [] if finished or other else ["add --resume to continue it"]
+    more = "seeds" in config and before.get("seeds") != finite(config["seeds"])
+    choices = []
+    if not other and (more or not finished):
+        choices = ["add --resume to " + ("train the new seeds as well" if more else "continue it")]
     choices += [] if replace is None else ["add --replace to start over"]
     choices += ["choose another directory with --out"]
     raise ArgumentError(f"{directory} already holds {what}: {', or '.join(choices)}")
@@ -125,13 +128,28 @@ def read_config(directory: Path) -> dict[str, Any] | None:
 
 
 def _other(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first setting that differs: "steps 24, not 25"; empty where none does."""
+    """The first setting that differs: "steps 24, not 25"; empty where none does.
+
+    More seeds are no other setting: those that are there stay as they are.
+    """
     for key, value in finite(now).items():
-        if key not in FREE and before.get(key, value) != value:
+        if key not in FREE and not _goes_on(key, before.get(key, value), value):
             if key == "task_file":  # a checksum
                 return "another version of the task's file"
             return f"{key} {before.get(key)!r}, not {value!r}"
     return ""
+
+
+def _goes_on(key: str, before: Any, now: Any) -> bool:
+    """Whether a setting is the same or, for seeds (a list, or how many), has more of them."""
+    if key == "studies" and isinstance(before, list) and len(before) == len(now):
+        pairs = zip(before, now, strict=True)
+        return all(_goes_on(name, one.get(name), two[name]) for one, two in pairs for name in two)
+    if key == "seeds" and isinstance(before, list) and isinstance(now, list):
+        return now[: len(before)] == before
+    if key == "seeds" and isinstance(before, int) and isinstance(now, int):
+        return now >= before
+    return bool(before == now)
 
 
 # ------------------------------------------------------------------------------------------ files

@@ -189,5 +189,6 @@ def few_seeds(name: str, found: Comparison) -> str:
     half = (high - low) / 2
     least = f"{100 * half:.2f} points" if measure.unit == "%" else f"{half:.2g}"
     return (
-        f"With {n} seeds only a difference of more than {least} would show; --seeds 10 shows less."
+        f"With {n} seeds only a difference of more than {least} would show; --seeds 10 --resume "
+        f"adds seeds and shows less."
     )

@@ -175,7 +175,7 @@ def _sentence(name: str, found: Comparison) -> str:
             other = "; ".join(_beside(name, found))
             return f"{name} has mixed results: {test}, but {other}; it {pace}"
         case "one seed":
-            again = "repeat it with --seeds 3 or more"
+            again = "add some with --seeds 3 --resume"
             return f"One seed gives no verdict, so {again}: {test}, and it {pace}"
         case "no difference":
             return f"No difference between {name} and {base}: {test}{more}, and it {pace}"
