@@ -81,6 +81,13 @@ def test_the_first_crossing_counts_and_time_is_logarithmic():
     assert reached_at(times, np.array([0.4, 0.3, 0.2]), 0.1) is None
 
 
+@pytest.mark.parametrize("diverged", [math.inf, math.nan])
+def test_after_a_training_that_diverged_the_next_budget_counts(diverged: float):
+    times = np.array([0.25, 0.5, 1.0])
+    assert reached_at(times, np.array([0.4, diverged, 0.2]), 0.3) == 1.0
+    assert reached_at(times, np.array([diverged, 0.2, 0.1]), 0.3) == 0.5
+
+
 def test_the_interval_comes_from_pairs_of_seeds():
     """Both runs of a seed are taken together: what they share does not widen the interval."""
     curve = np.array([0.40, 0.30, 0.25, 0.20])

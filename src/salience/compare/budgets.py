@@ -232,12 +232,15 @@ def reached_at(times: Array, errors: Array, target: float) -> float | None:
     """The first time at which the curve of errors is at ``target``; None where it never is.
 
     Between budgets the curve is linear in the logarithm of time. Before the first budget nothing is
-    known: a curve that is at or below the target there gives that budget's time.
+    known: a curve that is at or below the target there gives that budget's time. Nor is anything
+    known after a budget whose training diverged: the next budget's time is given.
     """
     if errors[0] <= target:
         return float(times[0])
     for i in range(1, len(times)):
         if errors[i] <= target:
+            if not math.isfinite(errors[i - 1]):
+                return float(times[i])
             along = (errors[i - 1] - target) / (errors[i - 1] - errors[i])
             low, high = math.log(times[i - 1]), math.log(times[i])
             return math.exp(low + along * (high - low))
