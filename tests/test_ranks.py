@@ -270,11 +270,11 @@ def test_ranks_score_pools_at_the_same_steps() -> None:
     case = Case("loss", gain=GAIN)
     one, other = on_ranks(2, asked_for, case, 40)
     assert one == other
-    assert set(one) == {GLOBAL, 2 * GLOBAL}
+    assert set(one[0]) == {GLOBAL, 2 * GLOBAL}
 
 
-def asked_for(rank: int, case: Case, steps: int) -> list[int]:  # noqa: ARG001
-    """The sizes of the pools of all ranks together."""
+def asked_for(rank: int, case: Case, steps: int) -> tuple[list[int], Any]:  # noqa: ARG001
+    """The sizes of the pools of all ranks together, and by what they were decided."""
     training = Training(case)
     sampler, sizes = training.loader._sampler, []
     candidates = sampler.candidates
@@ -285,8 +285,8 @@ def asked_for(rank: int, case: Case, steps: int) -> list[int]:  # noqa: ARG001
         return pool
 
     sampler.candidates = counted  # type: ignore[method-assign]
-    training.go(steps)
-    return sizes
+    result = training.go(steps)
+    return sizes, result.state["loader"]["source"]["worth"]
 
 
 def test_scores_that_need_the_model_resume() -> None:
