@@ -7,6 +7,10 @@ and schedule for all methods. An interrupted benchmark resumes.
     python benchmarks/payoff.py --data-dir data --cases mnist,wrong-labels-20
     python benchmarks/payoff.py --cases digits             # two minutes, no download
     python benchmarks/payoff.py --table                    # of finished cases
+
+``--budgets`` also trains within a quarter, half and three quarters of the length, with the whole
+schedule in each. With a constant learning rate nothing has to be trained for that: a shorter
+training is the beginning of a longer one.
 """
 
 import argparse
@@ -17,6 +21,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from salience.compare.paired import paired, resolution
 
 SHARES = "--budgets 0.25,0.5,0.75,1"
 TWENTY = "--evaluations 20"
@@ -53,6 +59,7 @@ CASES = {
     "long-tail-small": "mnist-long-tail --model small --schedule constant --steps 4000 --seeds 3 "
     f"{TWENTY} --methods auto",
 }
+BUDGETS = (0.25, 0.5, 0.75, 1.0)
 OURS, BASELINE = "auto", "uniform"
 RIVALS = ("infobatch", "ordered", "closeness")
 HEAD = (
@@ -73,6 +80,7 @@ def compare(case: str, out: Path, options: argparse.Namespace) -> None:
     for name in ("steps", "seeds", "data_dir"):  # the last one given counts
         if (value := getattr(options, name)) is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
+    command += shlex.split(SHARES) if options.budgets else []
     command += ["--jobs", str(options.jobs)] if options.jobs > 1 else ["--threads", "1"]
     subprocess.run(command, check=True)
 
@@ -116,6 +124,30 @@ def beside(summary: dict[str, Any]) -> list[str]:
     ]
 
 
+def shorter(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Differences to uniform within each of ``BUDGETS``, in points, for each method.
+
+    Without budgets in the rows, of a training with a constant learning rate.
+    """
+    whole = max(row["step"] for row in rows)
+    ends = {
+        (row["method"], share, row["seed"]): row["test_error"]
+        for row in rows
+        for share in BUDGETS
+        if row.get("budget", share) == share  # the last row of each training stays
+        and ("budget" in row or row["step"] == round(share * whole))
+    }
+    seeds = sorted({row["seed"] for row in rows})
+    fine = resolution([rows], "test_error")  # type: ignore[list-item]
+    found: dict[str, list[str]] = {}
+    for method in dict.fromkeys(row["method"] for row in rows if row["method"] != BASELINE):
+        for share in BUDGETS:
+            own, base = ([ends[m, share, s] for s in seeds] for m in (method, BASELINE))
+            cell = difference({**paired(own, base, own == base, fine)}, 100.0)
+            found.setdefault(method, []).append(cell)
+    return found
+
+
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Two tables: ``auto`` against uniform sampling, and rivals beside it."""
     names = [f"`{name}`" for name in (OURS, *RIVALS)]
@@ -139,6 +171,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="of each case, instead of its own")
     parser.add_argument("--steps", type=int, help="of each run, instead of each case's own")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
+    parser.add_argument("--budgets", action="store_true", help="shorter trainings as well")
     parser.add_argument("--table", action="store_true", help="of finished cases; run nothing")
     options = parser.parse_args()
     unknown = sorted(set(options.cases.split(",")) - set(CASES))

@@ -86,6 +86,36 @@ def test_cells_are_those_of_the_summary():
     ]
 
 
+def test_shorter_budgets_are_trainings_of_their_own_or_the_beginning_of_one():
+    def row(method: str, seed: int, step: int, error: float, **more: float) -> dict[str, object]:
+        return {"method": method, "seed": seed, "step": step, "test_error": error, **more}
+
+    errors = {"uniform": [0.5, 0.4, 0.3, 0.2], "auto": [0.3, 0.3, 0.3, 0.3]}
+    prefixes = [
+        row(method, seed, 10 * i, error + seed / 10 * (method == "auto"))
+        for method, values in errors.items()
+        for seed in (0, 1)
+        for i, error in enumerate([0.9, *values])
+    ]
+    half = 12.706 * 100 * 0.1 / 2  # t s / sqrt(2) of two values that differ by 0.1
+    expected = [
+        f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})" for mean in (-15, -5, 5, 15)
+    ]
+    payoff = load("payoff")
+    assert payoff.shorter(prefixes) == {"auto": expected}
+    whole = [
+        row(str(r["method"]), int(str(r["seed"])), step, error, budget=0.25 * i)
+        for r in prefixes
+        if (i := int(str(r["step"])) // 10)
+        for step, error in ((0, 0.9), (i, float(str(r["test_error"]))))
+    ]
+    assert payoff.shorter(whole) == {"auto": expected}
+    same = [{**r, "method": "auto"} for r in prefixes if r["method"] == "uniform"]
+    assert payoff.shorter([*(r for r in prefixes if r["method"] == "uniform"), *same]) == {
+        "auto": ["none"] * 4
+    }
+
+
 def test_a_short_payoff_from_beginning_to_end(tmp_path: Path):
     short = ("--cases", "digits", "--steps", 20, "--seeds", 1)
     done = run("payoff", *short, "--out", tmp_path)
