@@ -80,7 +80,7 @@ class Draw:
             saved.whole(state["number"]),
             at,
             saved.floats(state["weights"], rows, 0),
-            saved.floats(state["probabilities"], rows, 0, LARGEST),
+            saved.floats(state["probabilities"], rows, saved.CHANCE, LARGEST),
             saved.floats(state["scores"], rows),
             saved.whole(state["pool"], 1),
             None if counts is None else saved.floats(counts, rows, 1, saved.LIMIT),

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["LIMIT", "STEPS", "at_least_zero", "floats", "indices", "number", "whole"]
+__all__ = ["CHANCE", "LIMIT", "STEPS", "at_least_zero", "floats", "indices", "number", "whole"]
 
 PIECE = 2**20  # values that are looked at together
 LIMIT = 2**53
 STEPS = 2**30  # of a training: with as many to come, they can still be counted in four bytes
+CHANCE = 1e-100  # of what was drawn, at least: scores are float32 numbers, and their sum below 1e50
 LARGEST = 1e150  # means of float32 numbers, multiplied by weights, stay far below
 
 

@@ -74,6 +74,7 @@ DAMAGED: dict[str, list[Any]] = {
         [2, [[["score", "counts"], "fill", 4]]],
         [2, [[["score", "optimizer", "state", 0, "exp_avg"], "shape", 1]]],
     ],
+    "loader state, pools": [[5, [[["outstanding", 0, "probabilities"], "one", 44112]]]],  # 0
     "loader state, history": [
         [1, [[["loader", "epoch"], "replaced", 13]]],
         [1, [[["loader", "done"], "moved", 4]]],  # an epoch that never ends

@@ -61,6 +61,6 @@ def _checked(state: list[Any], n: int) -> list[Tensor]:
     return [
         at,
         saved.floats(weights, len(at), 0),
-        saved.floats(p, len(at), 0),
+        saved.floats(p, len(at), saved.CHANCE),
         saved.floats(scores, len(at)),
     ]
