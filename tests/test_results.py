@@ -154,6 +154,25 @@ def test_the_tables_of_budgets_agree_with_the_rows(case: str, place: int) -> Non
         assert cells[5:] in ([], [interval(rival, base, "test_loss")])
 
 
+def test_the_table_of_shorter_trainings_agrees_with_the_rows() -> None:
+    shown: dict[str, dict[str, list[str]]] = {}
+    for case, method, *cells in (row for row in table(RESULTS / "README.md") if len(row) == 7):
+        if found := re.fullmatch(r"`([\w-]+)` \(constant\)|\[`[\w-]+`\]\((budgets/.+)\)", case):
+            place = f"default/{found[1]}" if found[1] else found[2]
+            shown.setdefault(place, {})[method.strip("`")] = cells
+    assert len(shown) >= 8
+    assert {path.parent.name for path in RESULTS.glob("budgets/*/summary.json")} <= {
+        case.removeprefix("budgets/") for case in shown
+    }
+    for case, methods in shown.items():
+        recorded = rows(RESULTS / case / "runs.jsonl.gz")
+        if case.startswith("default/"):
+            assert read(RESULTS / case / "config.json")["schedule"] == "constant"
+        n = len({row["seed"] for row in recorded})
+        expected = payoff.shorter(recorded).items()
+        assert methods == {method: [str(n), *cells] for method, cells in expected}
+
+
 METHODS = ("uniform", "auto", "infobatch")
 
 
@@ -373,7 +392,7 @@ def test_the_costs_beside_the_authors_library_agree_with_the_rows() -> None:
 def test_the_costs_over_a_run_agree_with_the_rows(path: Path) -> None:
     last = {row["method"]: row for row in rows(path / "runs.jsonl.gz")}
     cells = [str(last["uniform"]["step"])]
-    for method in ("loss", "loss:draw=multinomial"):
+    for method in read(path / "config.json")["methods"][1:]:
         cost = last[method]["seconds"] / last["uniform"]["seconds"]
         cells += [f"{cost:.2f}", f"{last[method]['examples'] / last[method]['step']:.0f}"]
     assert cells in [row[1:] for row in table(RESULTS / "README.md")]
