@@ -396,6 +396,9 @@ def test_the_costs_over_a_run_agree_with_the_rows(path: Path) -> None:
         cost = last[method]["seconds"] / last["uniform"]["seconds"]
         cells += [f"{cost:.2f}", f"{last[method]['examples'] / last[method]['step']:.0f}"]
     assert cells in [row[1:] for row in table(RESULTS / "README.md")]
+    if path.name.startswith("resting-"):
+        card = table(RESULTS.parent / "docs/scores/loss.md")
+        assert [cells[1], cells[3]] in [row[1:] for row in card]
 
 
 def test_a_report_is_made_from_the_rows(tmp_path: Path) -> None:
