@@ -17,7 +17,7 @@ class Worth:
     """Score pools while their draws save more than their scores cost.
 
     Of the variance of a uniform step, a pool of two batches keeps half: that of the pool itself.
-    Draws by score divide the other half, by v = mean(L^2) / mean(L)^2 at best. A pass over such a
+    Draws by score divide the other half by about v = mean(L^2) / mean(L)^2. A pass over such a
     pool costs about half a step, so v has to be above 3: 1/2 + 1/(2 v) < 1 / 1.5.
 
     The means are over the training losses, weighted so that they are unbiased for the dataset. They
