@@ -15,7 +15,7 @@ ROOT = Path(salience.__file__).parent
 # Each layer imports only from layers to its left, and from itself.
 LAYERS = [
     {"functional", "errors"},
-    {"arguments", "batches", "checkpoint", "memory", "saved"},
+    {"arguments", "batches", "checkpoint", "generators", "memory", "saved"},
     {"scores", "smoothing", "draw"},
     {"focus", "crossfit", "recency", "trust", "record"},
     {"history"},

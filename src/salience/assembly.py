@@ -14,6 +14,7 @@ from salience.distributed import Ranks, checksum
 from salience.errors import ArgumentError
 from salience.focus import Focus, check_factors, make_focus
 from salience.functional import Scheme
+from salience.generators import seeded
 from salience.memory import PRIVATE, Storage
 from salience.presets import Preset, Settings, make_preset
 from salience.record import Record
@@ -95,7 +96,7 @@ class Recipe:
         batch, shard = self.batch_size * ranks.world, self._shard(ranks)
         size = batch if shard is None else self.batch_size
         n = self.n if shard is None else shard.sizes[ranks.rank]
-        generator = torch.Generator(device="cpu").manual_seed(self.seed_of(ranks))
+        generator = seeded(self.seed_of(ranks))
         pool = pool_size(size, self.presample, self.by_index)
         settings = Settings(
             n=n,

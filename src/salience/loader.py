@@ -25,6 +25,7 @@ from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import Feedback, outside_graphs
 from salience.focus import Focus, FocusName
 from salience.functional import Scheme
+from salience.generators import seeded
 from salience.history import LossHistory
 from salience.pools import choose_batch, to_model
 from salience.presets import ScoreName
@@ -155,7 +156,7 @@ class ImportanceLoader:
         self._steps = _steps(sampler, steps_per_epoch, drop_last)
         self._seed, self._drop_last = int(seed), drop_last
         # DataLoader takes a seed for its workers from here, and not from the global generator.
-        dataloader_options.setdefault("generator", torch.Generator(device="cpu").manual_seed(0))
+        dataloader_options.setdefault("generator", seeded(0))
         self._dataset: Any = dataset
         if type(dataset) is TensorDataset and dataloader_options.get("collate_fn") is None:
             dataset, dataloader_options["collate_fn"] = Rows(dataset.tensors), collate
@@ -278,7 +279,7 @@ class ImportanceLoader:
             _View(self),
             batch_size=None,
             collate_fn=_unchanged,
-            generator=torch.Generator(device="cpu").manual_seed(0),
+            generator=seeded(0),
         )
 
     # ------------------------------------------------------------------------------------ batches

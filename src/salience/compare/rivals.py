@@ -15,6 +15,7 @@ from torch.utils.data import Subset, TensorDataset
 from salience.batches.rows import Rows, collate
 from salience.compare.task import Task
 from salience.errors import ArgumentError
+from salience.generators import seeded
 from salience.loader import ImportanceLoader
 from salience.scores.model import scoring
 
@@ -139,7 +140,7 @@ class InfoBatch:
     def __init__(self, training: Training, r: float = 0.5, until: float = 0.875) -> None:
         self._read, self._done = Reader(training.task), training.done
         self._batch, self._r, self._until = training.task.batch_size, r, until
-        self._random = torch.Generator().manual_seed(training.seed)
+        self._random = seeded(training.seed)
         self._losses = torch.full((len(training.task.train),), math.nan)  # type: ignore[arg-type]
         self._order, self._weights = torch.empty(0, dtype=torch.int64), torch.empty(0)
         self._place, self._whole = 0, True
@@ -209,7 +210,7 @@ class SelectiveBackprop:
         self._task, self._model = training.task, training.model
         self._beta, self._window = beta, window
         self._batch, self._read = training.task.batch_size, Reader(training.task)
-        self._random = torch.Generator().manual_seed(training.seed)
+        self._random = seeded(training.seed)
         self._n = len(training.task.train)  # type: ignore[arg-type]
         self._order, self._place = torch.empty(0, dtype=torch.int64), 0
         self._recent = torch.empty(0)

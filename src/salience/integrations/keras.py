@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from salience.errors import ArgumentError, StateError, UsageError
 from salience.feedback import outside_graphs, per_example
+from salience.generators import seeded
 from salience.integrations._shared import extra
 from salience.loader import ImportanceLoader, _unchanged, _View
 
@@ -180,7 +181,7 @@ class _Training:
             kind(self),
             batch_size=None,
             collate_fn=_unchanged,
-            generator=torch.Generator(device="cpu").manual_seed(0),
+            generator=seeded(0),
         )
 
     def _with_ours(self, callbacks: Any) -> Any:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from salience import ImportanceLoader
 from salience.batches.slots import KEY
 from salience.errors import StateError, UsageError
+from salience.generators import seeded
 from salience.integrations._shared import check_fingerprint, extra
 from salience.scores import NEED_MODEL
 
@@ -156,7 +157,7 @@ class ImportanceMixin(Base):
             batches,
             batch_size=None,
             collate_fn=_unchanged,
-            generator=torch.Generator(device="cpu").manual_seed(0),
+            generator=seeded(0),
         )
 
     def _make_loader(self, stock: Any) -> ImportanceLoader:
