@@ -5,6 +5,8 @@ ratio is a block's time over that of the plain loop in the same round; printed a
 the rounds with its quartiles, the same in processor time (which does not count the time of other
 programs), and the longest step (by the shorter of both clocks; it needs a quiet machine).
 ``auto:off`` and ``auto:on`` are ``auto`` forced into one of its states, after its first pass.
+``gnorm:one-by-one`` has a backward pass for each candidate, as one would write it by hand.
+``loss:at-once`` scores each pool in a single pass; ``loss`` makes several on a CPU.
 
 Draws: ``draw`` and ``update`` of a batch out of N examples, each N and method in its own process:
 mean and longest time, the time to construct the sampler, and its memory per example: resident,
@@ -14,13 +16,14 @@ later steps only is seen with more ``--draws``.
     python benchmarks/costs.py                                  # fast, demo, the paper's; draws
     python benchmarks/costs.py steps --cases fast --rounds 200
     python benchmarks/costs.py steps --cases ptb-small --methods approx,loss:draw=multinomial
+    python benchmarks/costs.py steps --cases mnist-paper --methods loss,gnorm,gnorm:one-by-one
+    python benchmarks/costs.py steps --cases cifar10-paper --methods loss:presample=2,loss:at-once
     python benchmarks/costs.py draws --sizes 1e5,1e7 --methods history,approx
     python benchmarks/costs.py draws --sizes 1e7 --batch 8192 --methods history:draw=multinomial
 """
 
 import argparse
 import gc
-import json
 import math
 import multiprocessing
 import sys
@@ -41,13 +44,16 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from salience import ImportanceLoader, ImportanceSampler, recency
 from salience.batches.rows import Stacked
 from salience.compare.digits import digits, network
-from salience.compare.directory import environment
+from salience.compare.directory import environment, write
 from salience.compare.methods import make_method
 from salience.paper.data.examples import Examples
 from salience.paper.networks import WORDS, cifar10_network, mnist_network, ptb_network
+from salience.scores.criterion import per_example
+from salience.scores.model import ModelScore, scoring
 from salience.sources import auto
 
 BATCH = 128
+SPECIAL = ("auto:off", "auto:on", "gnorm:one-by-one", "loss:at-once")
 STEP_METHODS = ("uniform", "history", "auto:off", "auto:on")
 DRAW_METHODS = ("history", "auto:off", "auto:on")
 SIZES = "1e5,1e7,1e8"
@@ -159,6 +165,35 @@ CASES = {
 USUAL = [name for name in CASES if not name.endswith("small")]
 
 
+class OneByOne(ModelScore):
+    """Gradient norms by one forward and backward pass for each candidate."""
+
+    name, unit = "gnorm", "gradient"
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:
+        weights = list(self.model.parameters())
+        norms = []
+        with scoring(self.model, self.mode), torch.enable_grad():
+            for i in range(len(indices)):
+                loss = self.loss(self.model, [each[i : i + 1] for each in batch]).sum()
+                gradients = torch.autograd.grad(loss, weights)
+                norms.append(torch.stack([each.square().sum() for each in gradients]).sum().sqrt())
+        return torch.stack(norms)
+
+
+class AtOnce(ModelScore):
+    """Losses by one forward pass over the whole pool."""
+
+    name, unit = "loss", "loss"
+
+    def score(self, indices: Tensor, batch: Any) -> Tensor:
+        with scoring(self.model, self.mode):
+            return per_example(self.loss(self.model, batch), len(indices))
+
+
+OWN_SCORES = {"gnorm:one-by-one": OneByOne, "loss:at-once": AtOnce}
+
+
 class Trainer:
     """A training loop as users write it, with Salience or (``plain``) without."""
 
@@ -170,9 +205,11 @@ class Trainer:
         if name == "plain":
             self.loader: Any = DataLoader(dataset, BATCH, shuffle=True, **options)
         else:
-            method = make_method("auto" if name.startswith("auto:") else name)
+            method = make_method(name.partition(":")[0] if name in SPECIAL else name)
             needed = {"model": self.model, "loss": nn.CrossEntropyLoss(reduction="none")}
             options = {**options, **method.options, **needed}
+            if name in OWN_SCORES:
+                options["score"] = OWN_SCORES[name](**needed)
             self.loader = ImportanceLoader(dataset, BATCH, k=method.k, **options)
         self.mean = torch.mean if name == "plain" else self.loader.mean
         self._batches = self._endless()
@@ -354,7 +391,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("part", nargs="?", choices=["steps", "draws", "all"], default="all")
     parser.add_argument("--cases", default=",".join(USUAL), help=f"of {', '.join(CASES)}")
-    parser.add_argument("--methods", help="any score; auto:on and auto:off force auto")
+    parser.add_argument("--methods", help=f"any score, or {', '.join(SPECIAL)}")
     parser.add_argument("--rounds", type=int, default=40, help="of steps, at least 2")
     parser.add_argument("--sizes", default=SIZES, help="numbers of examples to draw from")
     parser.add_argument("--batch", type=int, default=BATCH, help="examples in a draw")
@@ -383,7 +420,7 @@ def main() -> None:
         methods = given or list(DRAW_METHODS)
         results["draws"] = draws(methods, sizes, options.batch, options.draws)
     if options.out:
-        options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write(options.out, results)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from salience.batches.nested import Layout, map_tensors, move, pick, pool_size
+from salience.batches.nested import Layout, map_tensors, move, pick, pieces, pool_size
 from salience.errors import ArgumentError
 
 Pair = namedtuple("Pair", "x y")
@@ -72,6 +72,45 @@ def test_picking_is_collating_the_chosen_examples(name, collate, size):
     positions = torch.tensor([size - 1, 0, size // 2])[:size]
     got = pick(collate(rows), positions, size, layout)
     assert same(got, collate([rows[i] for i in positions.tolist()]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("name", "collate"), COLLATED)
+def test_pieces_are_the_examples_in_order_or_the_whole(name, collate, size):
+    rows = [DATASETS[name](i) for i in range(size)]
+    batch = collate(rows)
+    found = pieces(batch, size, 2)
+    assert sum(n for _, n in found) == size
+    if len(found) == 1:
+        assert found[0][0] is batch
+        return
+    for start, (piece, n) in zip(range(0, size, 2), found, strict=True):
+        positions = torch.arange(start, start + n)
+        assert same(piece, pick(batch, positions, size, Layout(lambda: collate(rows[:1]))))
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes"),
+    [
+        ((torch.arange(5), {"y": torch.zeros(5, 2), "scale": 2.0, "note": None}), [2, 2, 1]),
+        (Pair(torch.arange(5), Data(torch.zeros(5))), [2, 2, 1]),
+        ((torch.arange(5), [torch.zeros(5, 1)] * 5), [5]),  # columns, or an entry per example?
+        ((torch.arange(5), np.arange(5)), [5]),
+        ((torch.arange(5), torch.arange(4)), [5]),
+        ((torch.arange(5), torch.tensor(1.0)), [5]),
+        ((torch.arange(5), object()), [5]),
+        ((torch.arange(5), ["a", "b", "c", "d", "e"]), [5]),
+        ((torch.arange(5), torch.zeros(5, 2).to_sparse()), [5]),
+    ],
+)
+def test_only_dense_columns_are_cut(batch, sizes):
+    found = pieces(batch, 5, 2)
+    assert [n for _, n in found] == sizes
+    if len(sizes) == 1:
+        assert found[0][0] is batch
+    else:
+        assert torch.cat([piece[0] for piece, _ in found]).tolist() == [0, 1, 2, 3, 4]
+        assert found[0][0][0].data_ptr() == batch[0].data_ptr()  # a view
 
 
 @pytest.mark.parametrize("rows", [4, 7])

@@ -8,6 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from small_data import stand_in
+from torch import nn
+
+from salience.scores import GradientNorm, Loss
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -55,7 +60,7 @@ def test_ratios_are_of_the_same_round(capsys: pytest.CaptureFixture[str]):
 
 def test_costs_of_auto_while_on(tmp_path: Path):
     """The benchmark itself asserts that ``auto`` is on when it is measured."""
-    out = tmp_path / "costs.json"
+    out = tmp_path / "runs" / "costs.json"  # a folder that is not there yet
     short = ("--cases", "demo", "--rounds", 2, "--sizes", 2000, "--draws", 20)
     done = run("costs", "--methods", "auto:on", *short, "--out", out)
     assert done.returncode == 0, done.stderr
@@ -66,6 +71,20 @@ def test_costs_of_auto_while_on(tmp_path: Path):
     assert draws["steps"] == 20
     assert 0 < draws["bytes_per_example"] <= draws["peak_bytes_per_example"]
     assert draws["longest_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "score"), [("gnorm:one-by-one", GradientNorm), ("loss:at-once", Loss)]
+)
+def test_scores_of_the_benchmark_are_those_of_the_library(name, score):
+    costs = load("costs")
+    torch.manual_seed(0)
+    needed = {"model": nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3))}
+    needed["loss"] = nn.CrossEntropyLoss(reduction="none")
+    batch = [torch.randn(5, 3, 4), torch.tensor([0, 2, 1, 1, 0])]
+    found = costs.OWN_SCORES[name](**needed).score(torch.arange(5), batch)
+    torch.testing.assert_close(found, score(**needed).score(torch.arange(5), batch))
+    assert all(weight.grad is None for weight in needed["model"].parameters())
 
 
 # Payoff.
@@ -126,3 +145,42 @@ def test_a_short_payoff_from_beginning_to_end(tmp_path: Path):
     assert [cell.strip() for cell in made.splitlines()[2].split("|")][5:7] == ["none", "none"]
     again = run("payoff", "--cases", "digits", "--table", "--out", tmp_path)
     assert (tmp_path / "table.md").read_text() == made, again.stderr
+
+
+# Variance.
+
+
+def test_the_table_of_variances_has_the_last_step_of_each_case():
+    variance = load("variance")
+    parts = ("loss", "loss_pool", "gnorm", "gnorm_pool")
+    rows = [
+        {"case": case, "seed": seed, "step": step, "train_loss": 0.5 / step, "loss_gain": 2.0}
+        | dict.fromkeys(parts, 0.25 * step + seed / 10)
+        for case in ("mnist:tiny", "ptb:tiny")
+        for seed in range(1 + (case == "mnist:tiny"))
+        for step in (1, 2)
+    ]
+    found = variance.table(rows).splitlines()
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found]
+    assert lines[0] == list(variance.HEAD)
+    assert lines[2] == ["mnist, tiny", "2", "0.25 (0)", "2 (0)", *["0.55 (0.071)"] * 4]
+    assert lines[3] == ["ptb, tiny", "1", "0.25", "2", *["0.5"] * 4]
+
+
+def test_variances_while_a_network_learns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    """As users start it, on images that stand in for the paper's; a finished case is kept."""
+    variance, rows = load("variance"), tmp_path / "rows.jsonl"
+    monkeypatch.setattr(variance, "make_task", stand_in)
+    short = ["--cases", "mnist:tiny", "--steps", "6", "--points", "2", "--seeds", "1"]
+    monkeypatch.setattr(sys, "argv", ["variance", *short, "--rows", str(rows)])
+    assert variance.main() == 0
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [row["step"] for row in found] == [3, 6]
+    for row in found:
+        assert 0 < row["gnorm"] <= row["loss"]
+        assert row["gnorm"] < row["gnorm_pool"]
+        assert row["versions"]["torch"]
+    assert variance.table(found) in capsys.readouterr().out
+    before = rows.read_text()
+    assert variance.main() == 0
+    assert rows.read_text() == before

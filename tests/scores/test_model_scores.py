@@ -18,7 +18,7 @@ from salience.scores import upper_bound
 from salience.scores.criterion import Criterion, as_loss, per_example
 from salience.scores.gnorm import GradientNorm
 from salience.scores.loss import Loss
-from salience.scores.model import scoring
+from salience.scores.model import PIECE, scoring
 from salience.scores.protocol import Score
 from salience.scores.upper_bound import UpperBound
 
@@ -278,6 +278,58 @@ def test_train_mode_drops_and_normalises_by_the_batch():
     expected = per_example_cross_entropy(model.train(), batch).detach()
     assert torch.equal(trained, expected)
     assert not torch.allclose(trained, evaluated)
+
+
+class Sizes(nn.Module):
+    """A network that notes how many examples each pass has."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.seen = network(), []
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        return self.inner(x)
+
+
+def large(n=2 * PIECE + 44):
+    return torch.randn(n, 3, dtype=torch.float64), torch.randint(C, (n,))
+
+
+@pytest.mark.parametrize("kind", [Loss, UpperBound])
+@pytest.mark.parametrize("loss", [per_example_cross_entropy, nn.CrossEntropyLoss(reduction="none")])
+def test_a_cpu_scores_large_pools_in_parts(kind, loss, monkeypatch):
+    model, batch = Sizes(), large()
+    indices = torch.arange(len(batch[0]))
+    got = kind(model, loss).score(indices, batch)
+    assert model.seen == [PIECE, PIECE, 44]
+    assert got.shape == indices.shape
+    monkeypatch.setattr("salience.scores.model.PIECE", len(indices))
+    whole = kind(model, loss).score(indices, batch)
+    assert model.seen[3:] == [len(indices)]
+    torch.testing.assert_close(got, whole)
+
+
+def test_parts_are_of_batches_with_the_examples_first():
+    model = Sizes()
+    x, y = large(PIECE + 1)
+    words = [str(i) for i in range(PIECE + 1)]  # cannot be told from columns
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+
+    Loss(model, loss).score(torch.arange(PIECE + 1), {"x": x, "y": y, "scale": 2.0})
+    Loss(model, loss).score(torch.arange(PIECE + 1), {"x": x, "y": y, "words": words})
+    assert model.seen == [PIECE, 1, PIECE + 1]
+
+
+def test_in_training_mode_and_among_ranks_a_pool_is_one_pass(monkeypatch):
+    model, batch = Sizes(), large()
+    indices = torch.arange(len(batch[0]))
+    Loss(model, F.cross_entropy, mode="train").score(indices, batch)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    Loss(model, F.cross_entropy).score(indices, batch)
+    assert model.seen == [len(indices)] * 2
 
 
 def test_shared_buffers_stay_shared_inside():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from salience.errors import ArgumentError
 
-__all__ = ["Layout", "map_tensors", "move", "pick", "pool_size", "with_items"]
+__all__ = ["Layout", "map_tensors", "move", "pick", "pieces", "pool_size", "with_items"]
 
 Path = tuple[Any, ...]
 SCALARS = (str, bytes, int, float, complex, type(None))
@@ -103,6 +103,27 @@ def pick(batch: Any, positions: Tensor, size: int, layout: Layout | None = None)
     if size == len(positions) == 1:
         return batch
     return _pick(batch, positions, size, layout or Layout(), ())
+
+
+def pieces(batch: Any, n: int, size: int) -> list[tuple[Any, int]]:
+    """A batch of ``n`` examples in views of at most ``size``, and how many each has.
+
+    Whole where not all of its parts are tensors with the examples first.
+    """
+    if n <= size or not _only_columns(batch, n):
+        return [(batch, n)]
+    cuts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    return [(map_tensors(operator.itemgetter(cut), batch), cut.stop - cut.start) for cut in cuts]
+
+
+def _only_columns(part: Any, n: int) -> bool:
+    """Whether every part is a dense tensor of ``n`` examples, or the same for all."""
+    if isinstance(part, Tensor):
+        return part.layout is torch.strided and _holds(part, n) is True
+    if (items := _items(part)) is None:
+        return isinstance(part, SCALARS)
+    may_be_examples = _is_list(part) and len(part) == n
+    return not may_be_examples and all(_only_columns(entry, n) for entry in items.values())
 
 
 def _pick(batch: Any, positions: Tensor, size: int, layout: Layout, path: Path) -> Any:

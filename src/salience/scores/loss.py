@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar, final
 
+import torch
 from torch import Tensor
 
 from salience.scores.criterion import per_example, wide
@@ -15,7 +16,7 @@ __all__ = ["Loss"]
 class Loss(ModelScore):
     """s_i = L(f(x_i; theta), y_i), with f, L = ``model``, ``loss``.
 
-    One forward pass without a graph, layers in evaluation mode unless ``mode="train"``. Buffers,
+    Forward without a graph, layers in evaluation mode unless ``mode="train"``. Buffers,
     gradients, flags and random numbers of the training run stay as they are.
     """
 
@@ -25,5 +26,8 @@ class Loss(ModelScore):
     def score(self, indices: Tensor, batch: Any) -> Tensor:
         """The loss of each example in ``batch``."""
         with scoring(self.model, self.mode):
-            losses = per_example(self.loss(self.model, batch), len(indices))
-        return wide(losses.detach())
+            losses = [
+                wide(per_example(self.loss(self.model, part), size).detach())
+                for part, size in self.passes(batch, len(indices))
+            ]
+        return torch.cat(losses)

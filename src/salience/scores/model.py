@@ -8,11 +8,14 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from salience.batches.nested import pieces
 from salience.errors import ArgumentError, StateError
 from salience.scores.criterion import as_loss
 from salience.scores.protocol import Unit
 
 __all__ = ["Mode", "ModelScore", "scoring", "training"]
+
+PIECE = 128  # examples in one pass on a CPU
 
 Mode = Literal["eval", "train"]
 Modules = list[nn.Module]
@@ -41,6 +44,19 @@ class ModelScore(ABC):
     def score(self, indices: Tensor, batch: Any) -> Tensor:
         """Scores >= 0 of the examples in ``batch``, shape [len(indices)]."""
 
+    def passes(self, batch: Any, n: int) -> list[tuple[Any, int]]:
+        """What to run the model on, one after the other: parts of ``batch``, and their sizes.
+
+        On a CPU parts of at most PIECE examples: the memory of larger passes goes back to the
+        system each time and comes again page by page.
+        The whole batch where examples may meet (in training mode), and with a process group, whose
+        ranks may have to make as many passes as each other.
+        """
+        on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
+        if self.mode == "train" or not on_cpu or _among_ranks():
+            return [(batch, n)]
+        return pieces(batch, n, PIECE)
+
     def update(self, indices: Tensor, losses: Tensor) -> Tensor:  # noqa: ARG002
         """Nothing to learn: no score changes."""
         return torch.empty(0, dtype=torch.int64, device="cpu")
@@ -63,6 +79,10 @@ def without_ddp(model: nn.Module) -> nn.Module:
     if isinstance(model, nn.parallel.DistributedDataParallel):
         return cast(nn.Module, model.module)
     return model
+
+
+def _among_ranks() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 # -------------------------------------------------------------------------- a pass without trace

@@ -28,11 +28,14 @@ class UpperBound(ModelScore):
     def score(self, indices: Tensor, batch: Any) -> Tensor:
         """The norm of the loss gradient at the output, for each example in ``batch``."""
         with scoring(self.model, self.mode):
-            tap = OutputTap(self.model)
-            with torch.enable_grad():
-                losses = per_example(self.loss(tap, batch), len(indices))
-            closed = _closed_form(self.loss, tap.leaves, batch)
-            return output_gradient_norm(losses, tap.used()) if closed is None else closed
+            return torch.cat([self._norms(*each) for each in self.passes(batch, len(indices))])
+
+    def _norms(self, batch: Any, n: int) -> Tensor:
+        tap = OutputTap(self.model)
+        with torch.enable_grad():
+            losses = per_example(self.loss(tap, batch), n)
+        closed = _closed_form(self.loss, tap.leaves, batch)
+        return output_gradient_norm(losses, tap.used()) if closed is None else closed
 
 
 class OutputTap:
