@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent
 DOCS = ROOT / "docs"
 OUTSIDE = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "results/README.md", "results/paper/README.md"),
-    *("results/fuzz/README.md", "results/soak/README.md"),
+    *("results/paper/why/README.md", "results/fuzz/README.md", "results/soak/README.md"),
 )
 SHOWN = {".py": "python", ".toml": "toml", ".yml": "yaml", ".txt": "text", "": "bash"}
 PICTURES = (".png", ".svg")

@@ -12,18 +12,20 @@ from typing import Any
 
 import payoff
 import pytest
+import variance
 
 from salience.compare.budgets import summarize_all
 from salience.compare.paired import t_95
 from salience.compare.summary import summarize
-from salience.paper import packed, pages
+from salience.paper import measures, packed, pages
 
 RESULTS = Path(__file__).parent.parent / "results"
 CASES = sorted(path.parent for path in RESULTS.rglob("runs.jsonl.gz"))
 LONG = [path for path in CASES if path.parent == RESULTS]
 SHORT = [path for path in CASES if path.parent.name == "step-cost"]
 PARTS = ("draw", "update", "both")
-TARGETS = sorted(path.parent for path in RESULTS.glob("paper/*/result.json"))
+PAGES = (RESULTS / "paper", RESULTS / "paper" / "why")  # tables made from packed runs
+TARGETS = sorted(path.parent for page in PAGES for path in page.glob("*/result.json"))
 VERDICTS = {
     "holds": "**holds**",
     "does not hold": "**does not hold**",
@@ -388,6 +390,23 @@ def test_the_costs_beside_the_authors_library_agree_with_the_rows() -> None:
             assert shown in section.partition("###")[0]
 
 
+def test_the_costs_of_pools_in_parts_agree_with_the_rows() -> None:
+    measured = json.loads(gzip.decompress((RESULTS / "step-cost/parts.json.gz").read_bytes()))
+    shown = [row[1:] for row in table(RESULTS / "README.md")]
+    for case in measured.keys() & {"mnist-paper", "cifar10-paper", "ptb-paper"}:
+        methods = measured[case]["methods"]
+        costs = [methods[each] for each in ("loss:at-once", "loss:presample=2")]
+        cells = ["{:.2f} ({:.2f} to {:.2f})".format(c["ratio"], *c["quartiles"]) for c in costs]
+        assert cells in shown
+    half = {
+        row["method"]: row["seconds"]
+        for row in rows(RESULTS / "step-cost/parts-mnist/runs.jsonl.gz")
+        if row["step"] == 500
+    }
+    told = f"In the first 500 of the 1000 steps it was {half['loss'] / half['uniform']:.2f}."
+    assert told in (RESULTS / "README.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("path", SHORT, ids=name)
 def test_the_costs_over_a_run_agree_with_the_rows(path: Path) -> None:
     last = {row["method"]: row for row in rows(path / "runs.jsonl.gz")}
@@ -413,9 +432,7 @@ def test_a_report_is_made_from_the_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", TARGETS, ids=name)
 def test_every_claim_of_the_paper_is_in_the_table(path: Path) -> None:
-    shown = [
-        row[1:] for row in table(RESULTS / "paper" / "README.md") if f"]({path.name})" in row[0]
-    ]
+    shown = [row[1:] for row in table(path.parent / "README.md") if f"]({path.name})" in row[0]]
     claims = read(path / "result.json")["claims"]
     for cells, claim in zip(shown, claims, strict=True):
         statement = claim["statement"][0].upper() + claim["statement"][1:]
@@ -427,24 +444,96 @@ def test_the_cards_of_scores_have_the_figures_of_the_paper_s_claims(score: str) 
     page = (RESULTS.parent / "docs/scores" / f"{score}.md").read_text("utf-8")
     found = re.findall(r"[\d.]+ ± [\d.]*\d", page)
     assert found
-    claims = (RESULTS / "paper/README.md").read_text("utf-8")
+    claims = "".join((page / "README.md").read_text("utf-8") for page in PAGES)
     assert [each for each in found if each not in claims] == []
 
 
-def test_the_results_of_the_paper_are_those_of_its_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_results_of_the_paper_are_those_of_its_runs(page: Path, tmp_path: Path) -> None:
     """Made again from the packed runs: the same page, the same claims."""
     copy = tmp_path / "paper"
-    shutil.copytree(RESULTS / "paper", copy)
+    shutil.copytree(page, copy)
     packs = [packed.read(path) for path in sorted((copy / "runs").glob("*.jsonl.gz"))]
     pages.write(copy, {pack.study: pack for pack in packs})
-    assert (copy / "README.md").read_text("utf-8") == (RESULTS / "paper/README.md").read_text(
-        "utf-8"
-    )
+    assert (copy / "README.md").read_text("utf-8") == (page / "README.md").read_text("utf-8")
     found = sorted(path.parent.name for path in copy.glob("*/result.json"))
-    assert found == [path.name for path in TARGETS]
+    assert found == [path.name for path in TARGETS if path.parent == page]
     for name in found:
-        made, kept = (read(place / name / "result.json") for place in (copy, RESULTS / "paper"))
+        made, kept = (read(place / name / "result.json") for place in (copy, page))
         assert rounded(made) == rounded(kept)
+
+
+WHY = RESULTS / "paper" / "why"
+
+
+def test_the_variances_are_those_of_the_rows() -> None:
+    found = variance.table(rows(WHY / "variance.jsonl.gz"))
+    assert found in (WHY / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(WHY.glob("*/runs.jsonl.gz")), ids=name)
+def test_the_trainings_that_ask_why_agree_with_the_rows(path: Path) -> None:
+    every, place = rows(path), path.parent
+    shown = [row for row in table(WHY / "README.md") if f"]({place.name})" in row[0]]
+    config, methods = read(place / "config.json"), summarize(every)["methods"]
+    expected = []
+    for method in config["methods"][1:]:
+        pairs = zip(runs(every, "uniform"), runs(every, method), strict=True)
+        ends = measures.interval(
+            [own[-1]["train_loss"] / base[-1]["train_loss"] for base, own in pairs]
+        )
+        found = methods[method]
+        cells = [f"`{method}`", str(ends.n), f"{ends.mean:.3f} ± {ends.half:.2g}"]
+        cells += [ratio(found["steps_to_target_ratio"]), f"{found['step_cost_ratio']:.2f}"]
+        expected.append([*cells, f"`{config['commit'][:7]}`"])
+    assert [row[1:] for row in shown] == expected
+
+
+def test_why_not_has_the_figures_of_the_rows() -> None:
+    text = (RESULTS / "paper/README.md").read_text("utf-8")
+    section = text.partition("## Why not")[2].partition("<!-- targets -->")[0]
+    last = [row for row in rows(WHY / "variance.jsonl.gz") if row["step"] == 6000]
+    shown = [("cifar10:tiny", "loss_pool"), ("cifar10-plain:strided", "loss_pool")]
+    for case, draws in (*shown, ("ptb:tiny", "loss"), ("ptb:tiny", "loss_pool")):
+        found = fmean(row[draws] for row in last if row["case"] == case)
+        assert f" {found:.3g} of " in section
+    assert (
+        f"v = {fmean(row['loss_gain'] for row in last if row['case'] == 'ptb:tiny'):.3g}" in section
+    )
+    for cells in table(WHY / "README.md"):
+        if "](ptb)" in cells[0]:
+            assert f" {cells[3]} of " in section
+    by_loss = "loss:k={}:presample=2:draw=multinomial:smoothing=adaptive"
+    told = [(by_loss.format(k), "train_loss") for k in ("1", "0.5")]
+    told += [("online-selection", key) for key in ("train_loss", "train_max_loss")]
+    for method, key in told:
+        assert f" {ends_over_uniform('cifar10', method, key)} of " in section
+    pack = packed.read(RESULTS / "paper/runs/ptb.jsonl.gz").runs
+    ends = [
+        kept.trace.rows[-1] for (name, _), kept in pack.items() if name.startswith("loss:k=0.5")
+    ]
+    different = fmean(row["examples"] / row["step"] for row in ends)
+    assert f": {different:.1f} different words a step instead of 128" in section
+
+
+def ends_over_uniform(study: str, method: str, key: str) -> str:
+    """At the last step, over the uniform run with the same seed."""
+    pack = packed.read(RESULTS / f"paper/runs/{study}.jsonl.gz").runs
+    last = {run: kept.trace.rows[-1] for run, kept in pack.items()}
+    seeds = sorted(seed for name, seed in pack if name == method)
+    found = measures.interval([last[method, s][key] / last["uniform", s][key] for s in seeds])
+    return f"{found.mean:.3g} ± {found.half:.2g}"
+
+
+def test_what_gradient_norms_cost_is_told_from_the_rows() -> None:
+    found = read(WHY / "gnorm-cost.json")["mnist-paper"]["methods"]
+    loss, whole, one_by_one = (
+        f"{found[name]['ratio']:.2f}" for name in ("loss", "gnorm", "gnorm:one-by-one")
+    )
+    card = (RESULTS.parent / "docs/scores/gnorm.md").read_text("utf-8")
+    assert f"takes {whole} of a plain one, and {one_by_one}" in card
+    (row,) = [cells for cells in table(RESULTS / "paper/README.md") if "100 times" in cells[0]]
+    assert re.findall(r"\d+\.\d\d", row[2]) == [loss, whole, one_by_one]
 
 
 def test_the_designs_agree_with_the_rows() -> None:

@@ -40,7 +40,7 @@ from test_docs import DOCS, PAGES, ROOT, blocks, name, without_fences
 SHORT = {
     "demo": {"--steps": "2", "--seeds": "1"},
     "compare": {"--steps": "4", "--seeds": "1", "--evaluations": "1", "--jobs": "1"},
-    "reproduce": {"--scale": "0.00001", "--seeds": "1", "--model": "small"},
+    "reproduce": {"--scale": "0.00001", "--seeds": "1", "--model": "tiny"},
 }
 SECONDS = "0.2"  # of `compare --seconds`, which has no steps
 # Scripts that a reader is asked to write: the page shows them, and these suites run their like.
@@ -165,7 +165,8 @@ def check_python(arguments: list[str], page: Path) -> None:
 
 def _check_benchmark(arguments: list[str], page: Path) -> None:
     """It takes hours: tests/benchmarks runs it in small, and here it knows every option."""
-    command = [sys.executable, arguments[0], "--help"]
+    parts = [word for word in arguments[1:2] if not word.startswith("-")]  # have their own help
+    command = [sys.executable, arguments[0], *parts, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"{name(page)}: {shlex.join(command)}\n{done.stderr}"
     for option in (word for word in arguments if word.startswith("--")):

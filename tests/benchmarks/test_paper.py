@@ -288,3 +288,40 @@ def test_unknown_names_are_refused() -> None:
     assert done.returncode == 2
     assert "targets must be among fig1a, fig1b" in done.stderr
     assert done.stderr.strip().endswith("got fig9")
+
+
+def test_parts_on_several_cores_are_packed_together(
+    direct: Path, results: Path, paper: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two methods in one place, one seed of the others in another: the runs of one process."""
+    monkeypatch.setattr(stages, "make_task", stand_in)
+    common = ("part", "--target", "cifar10", "--task", "cifar10", *SMALL[:4])
+    one, other = tmp_path / "one", tmp_path / "other"
+    paper.main([*common, "--labels", "uniform,loss", "--seeds", "2", "--out", str(one)])
+    rest = ("--labels", "approx,online-selection", "--first", "1", "--seeds", "1")
+    paper.main([*common, *rest, "--out", str(other)])
+    for out in (one, other):
+        paper.main(["pack", "--out", str(out), "--results", str(results)])
+    packed = runs_of(results / "runs/cifar10.jsonl.gz")
+    paper.main(["pack", "--out", str(direct), "--results", str(tmp_path / "whole")])
+    whole = runs_of(tmp_path / "whole/runs/cifar10.jsonl.gz")
+    assert {key for key in packed if key[1] == 0} == {
+        key for key in whole if key[1] == 0 and key[0].startswith(("uniform", "loss:k=0.5"))
+    }
+    assert packed.items() <= whole.items()
+    assert len(packed) == 2 * 2 + 2
+
+
+def runs_of(path: Path) -> dict[tuple[str, int], list[float]]:
+    """The train losses of each packed run."""
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()[1:]
+    return {
+        (run["method"], run["seed"]): [row["train_loss"] for row in run["rows"]]
+        for run in map(json.loads, lines)
+    }
+
+
+def test_a_label_that_the_target_does_not_have_is_refused(paper: Any, tmp_path: Path) -> None:
+    common = ("part", "--target", "ptb", "--task", "ptb", "--out", str(tmp_path / "out"))
+    with pytest.raises(SystemExit, match=r"labels must be among uniform, loss.*got 'los'"):
+        paper.main([*common, "--labels", "uniform,los"])

@@ -32,6 +32,8 @@ def test_the_baseline_comes_first_and_specs_carry_options():
         ("loss:k", r"setting 'k': write option=value"),
         ("loss:colour=red", r"setting 'colour=red'"),
         ("loss:k=big", r"k must be a number; got 'big'"),
+        ("online-selection:k=1", r"setting 'k=1': write option=value with one of pressure"),
+        ("with-replacement:k=1", r"takes no settings: leave out 'k=1'"),
     ],
 )
 def test_bad_methods(text, message):
@@ -61,3 +63,17 @@ def test_online_selection_draws_by_rank_of_fresh_losses():
     assert scores[losses.argmax()] == 1.0
     assert float(scores.max() / scores.min()) == pytest.approx(100, rel=0.01)
     assert (scores[losses.argsort(descending=True)].diff() < 0).all()
+
+
+def test_online_selection_takes_the_pressure_of_its_spec():
+    task = replace(digits_task(), probe=50)
+    method = make_method("online-selection:pressure=4")
+    assert method.k == 0
+    score = method.score(task, task.model())
+    for _ in range(len(task.train) // task.batch_size // 2):
+        score.update(torch.tensor([0]), torch.tensor([0.0]))
+    scores = score.score(torch.arange(len(task.train)), None)
+    assert float(scores.max() / scores.min()) == pytest.approx(4, rel=0.01)
+    for pressure in ("0.5", "nan", "inf"):
+        with pytest.raises(ArgumentError, match=f"pressure must be at least 1; got {pressure}"):
+            make_method(f"online-selection:pressure={pressure}").score(task, task.model())

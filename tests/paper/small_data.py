@@ -23,13 +23,13 @@ def images(train, _, side):
 
 
 def put_small_data(monkeypatch):
-    """Let the tasks read a thousand made-up pictures, or ten sentences."""
+    """Let the tasks read a thousand made-up pictures, or sixty sentences."""
     cifar10 = partial(images, side=32)
     monkeypatch.setattr(tasks, "mnist", partial(images, side=28))
     monkeypatch.setattr(tasks, "cifar10", cifar10)
     tasks._cifar10_finetune.cache_clear()
     monkeypatch.setattr(tasks, "cifar10_augmented", lambda _: Augmented(cifar10(True, None), 10))
-    text = Words([["a", "b", "<eos>"]] * 10, ("<pad>", "<eos>", "a", "b"))
+    text = Words([["a", "b", "<eos>"]] * 60, ("<pad>", "<eos>", "a", "b"))
     monkeypatch.setattr(tasks, "penn_treebank", lambda *_: text)
 
 

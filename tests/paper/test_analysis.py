@@ -35,6 +35,11 @@ def test_smaller_k_lowers_the_maximum() -> None:
     assert lines["k=0"].y[4] == pytest.approx((9 * 3 + 2.01 * 2) / 5)
 
 
+def test_tasks_with_the_same_settings_are_named_together() -> None:
+    same = Material({}, {"mnist": "6 steps", "cifar10": "9 steps", "ptb": "6 steps"})
+    assert same.stated == "MNIST, Penn Treebank: 6 steps; CIFAR-10: 9 steps"
+
+
 def test_tracking_rises_or_does_not() -> None:
     def seeds(curve: list[float]) -> list[Trace]:
         made = []

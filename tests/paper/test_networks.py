@@ -21,7 +21,7 @@ SIZES = ("paper", "small", "tiny")
 WEIGHTS = {
     "mnist": {"paper": 1_938_922, "small": 122_434, "tiny": 52_138},
     "cifar10": {"paper": 5_872_458, "small": 92_978, "tiny": 39_626},
-    "ptb": {"paper": 4_066_385, "small": 864_353, "tiny": 376_437},
+    "ptb": {"paper": 4_066_385, "small": 864_353, "tiny": 334_385},
 }
 NETWORKS = {
     "mnist": (mnist_network, WEIGHTS["mnist"], torch.zeros(2, 1, 28, 28)),

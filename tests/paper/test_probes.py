@@ -92,6 +92,23 @@ def test_variance_of_draws_by_gradient_norm() -> None:
     assert found["variance_ratio"] < 1  # the least of all, but for the smoothing
 
 
+@pytest.mark.parametrize("score", ["loss", "gnorm"])
+def test_variance_that_another_score_would_have(score: str) -> None:
+    made = tiny_run("uniform")
+    weights = {name: value.clone() for name, value in made.model.state_dict().items()}
+    whole, pooled = probes.variance_ratios(made, score, 2 * BATCH)
+    losses, g = gradients(made, torch.arange(N))
+    scores = losses if score == "loss" else g.norm(dim=1)
+    q = scores + scores.mean() / 2
+    p, even = q / q.sum(), torch.full_like(q, 1 / N)
+    uniform = enumerated(even, torch.ones_like(p), g, BATCH)
+    assert whole == pytest.approx(enumerated(p, 1 / (N * p), g, BATCH) / uniform, rel=1e-4)
+    squares, mean = (g**2).sum(1), float((g.mean(0) ** 2).sum())
+    expected = probes.pooled_variance(squares, q, mean, BATCH, 2 * BATCH)
+    assert pooled == pytest.approx(expected / uniform, rel=1e-4)
+    assert all(torch.equal(value, weights[name]) for name, value in made.model.state_dict().items())
+
+
 def test_variance_of_uniform_draws_is_the_measure() -> None:
     assert probes.GradientVariance(at=(6,))(tiny_run("uniform"))["variance_ratio"] == 1.0
     assert probes.GradientVariance(at=(7,))(tiny_run("uniform")) == {}

@@ -112,7 +112,7 @@ def test_the_table_is_beside_the_papers(out: Path) -> None:
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + 9
     assert f" | {first['mean']:.2f} ± {first['std']:.2f} (0.56 ± 0.04) | " in lines[2]
-    assert lines[-1].startswith("| ptb | 50 | 20 | ")
+    assert lines[-1].startswith("| Penn Treebank | 50 | 20 | ")
     assert lines[-1].endswith("(127.4 ± 1.45) |")
 
 

@@ -21,7 +21,7 @@ def _small_data(monkeypatch):
 SIZES = {
     "mnist": 1000,
     "cifar10": 10_000,
-    "ptb": 30,
+    "ptb": 180,
     "cifar10-plain": 1000,
     "cifar10-crops": 1000,
     "cifar10-finetune": 1000,

@@ -287,6 +287,30 @@ def _named(name: str, metric: Metric) -> Measure:
 
 
 @final
+class _Values:
+    """One number per example, [n] float64 on the host, in a block that doubles.
+
+    A small tensor per batch would lie between the large ones of outputs, and the memory that those
+    leave would fit no others.
+    """
+
+    def __init__(self) -> None:
+        self._block, self._n = torch.empty(0, dtype=torch.float64), 0
+
+    def add(self, values: Tensor) -> None:
+        before, self._n = self._n, self._n + len(values)
+        if self._n > len(self._block):
+            block = torch.empty(2 * self._n, dtype=torch.float64)
+            block[:before] = self._block[:before]
+            self._block = block
+        self._block[before : self._n] = values.detach()
+
+    def all(self) -> Tensor:
+        """In the order in which they were added."""
+        return self._block[: self._n].clone()
+
+
+@final
 class Tally:
     """Losses and measures over one data set, batch by batch.
 
@@ -301,8 +325,8 @@ class Tally:
         self._measures, self._rare = tuple(measures), rare
         self._whole = any(measure.of == "set" for measure in self._measures)
         self._classes = any(measure.name == "error" for measure in self._measures)
-        self._losses: list[Tensor] = []
-        self._each: dict[str, list[Tensor]] = {}
+        self._losses = _Values()
+        self._each: dict[str, _Values] = {}
         self._outputs: list[Any] = []
         self._targets: list[Any] = []
 
@@ -314,31 +338,31 @@ class Tally:
     @property
     def losses(self) -> Tensor:
         """[n] float64, on the CPU."""
-        return torch.cat(self._losses) if self._losses else torch.empty(0, dtype=torch.float64)
+        return self._losses.all()
 
     def add(self, losses: Tensor, outputs: Any = None, targets: Any = None) -> None:
         """A batch: losses [B], and what measures need beside."""
-        self._losses.append(losses.detach().cpu().double())
+        self._losses.add(losses)
         if self.needs_outputs:
             outputs, targets = (map_tensors(_on_cpu, each) for each in (outputs, targets))
         for measure in self._measures:
             if measure.of == "examples":
-                self._add_each(measure, outputs, targets)
+                self._add_each(measure, losses.shape, outputs, targets)
         if self._whole:
             self._outputs.append(_tensor(outputs, "outputs"))
         if self._whole or (self._classes and isinstance(targets, Tensor)):
             self._targets.append(_tensor(targets, "targets"))
 
-    def _add_each(self, measure: Measure, outputs: Any, targets: Any) -> None:
+    def _add_each(self, measure: Measure, shape: torch.Size, outputs: Any, targets: Any) -> None:
         assert measure.compute is not None
         values = measure.compute(outputs, targets)
-        if not isinstance(values, Tensor) or values.shape != self._losses[-1].shape:
+        if not isinstance(values, Tensor) or values.shape != shape:
             shown = [*values.shape] if isinstance(values, Tensor) else values
             raise ArgumentError(
                 f"metric {measure.name!r} must give one value per example, a tensor of shape "
-                f"{[*self._losses[-1].shape]}; got {shown}"
+                f"{[*shape]}; got {shown}"
             )
-        self._each.setdefault(measure.name, []).append(values.detach().double())
+        self._each.setdefault(measure.name, _Values()).add(values)
 
     def values(self) -> dict[str, float]:
         """By name: the loss first, then every measure."""
@@ -346,13 +370,13 @@ class Tally:
         for measure in self._measures:
             found[measure.name] = self._value(measure)
             if measure.name == "error" and "error" in self._each:
-                found |= self._by_class(torch.cat(self._each["error"]))
+                found |= self._by_class(self._each["error"].all())
         return found
 
     def _value(self, measure: Measure) -> float:
         assert measure.compute is not None
         if measure.of == "examples":
-            return float(torch.cat(self._each[measure.name]).mean())
+            return float(self._each[measure.name].all().mean())
         if measure.of == "losses":
             return float(measure.compute(self.losses))
         value = measure.compute(_joined(self._outputs), _joined(self._targets))

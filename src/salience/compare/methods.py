@@ -77,14 +77,16 @@ class OnlineSelection:
     """Online batch selection (Loshchilov and Hutter, 2015), which the paper compared with.
 
     p_i falls exponentially with the rank r_i of the last known loss, p_i ~ exp(-r_i ln(s) / N)
-    with r = 0 for the largest: the hardest example is s times as likely as the easiest. Losses of
-    all examples are recomputed twice per epoch, and the ranks with them.
+    with r = 0 for the largest: the hardest example is s, the ``pressure``, times as likely as the
+    easiest. Losses of all examples are recomputed twice per epoch, and the ranks with them.
     """
 
     by_index = True
     unit: Unit = "loss"
 
     def __init__(self, task: Task, model: nn.Module, pressure: float = 100.0) -> None:
+        if not 1 <= pressure < math.inf:
+            raise ArgumentError(f"pressure must be at least 1; got {pressure:g}")
         self._task, self.model = task, model
         self._n = len(task.train)  # type: ignore[arg-type]
         self._every = max(1, self._n // task.batch_size // 2)
@@ -107,10 +109,17 @@ class OnlineSelection:
         return torch.arange(self._n)
 
     def _all_losses(self) -> Tensor:
-        batches = DataLoader(self._task.train, 512, collate_fn=self._task.collate)
+        """Of every example, written in place: memory kept between blocks of outputs splits them."""
+        batches = DataLoader(
+            self._task.train, 2 * self._task.batch_size, collate_fn=self._task.collate
+        )
+        found, done = torch.empty(self._n), 0
         with scoring(self.model, "eval"):
-            parts = [self._task.batch_losses(self.model, batch) for batch in batches]
-        return torch.cat(parts).float().cpu()
+            for batch in batches:
+                losses = self._task.batch_losses(self.model, batch)
+                found[done : done + len(losses)] = losses
+                done += len(losses)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         return {"last": self._last, "scores": self._scores, "steps": self._steps}
@@ -122,7 +131,7 @@ class OnlineSelection:
 
 # Not presets of the loader: k, its options, and what makes the score.
 _REPLACED: dict[str, Any] = {"draw": "multinomial", "smoothing": 0.0}
-OWN: dict[str, tuple[float, dict[str, Any], Callable[[Task, nn.Module], Any]]] = {
+OWN: dict[str, tuple[float, dict[str, Any], Callable[..., Any]]] = {
     "with-replacement": (1.0, _REPLACED, lambda *_: Uniform()),  # importance sampling, no scores
     "online-selection": (0.0, _REPLACED, OnlineSelection),
 }
@@ -139,6 +148,7 @@ METHOD_NAMES = (*NAMES, *OWN, *RIVALS)
 LOADER = (*NUMBERS, "draw")
 SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*OWN, *RIVALS), ()),
+    "online-selection": ("pressure",),
     "selective-backprop": ("beta",),
 }
 
@@ -163,7 +173,8 @@ def make_method(spec: str) -> Method:
     allowed = SETTINGS.get(name, LOADER)
     options: dict[str, Any] = dict(_setting(spec, setting, allowed) for setting in settings)
     if name in OWN:
-        return Method(spec, *OWN[name])
+        k, fixed, score = OWN[name]
+        return Method(spec, k, fixed, partial(score, **options))
     if name in RIVALS:
         return Method(spec, 1.0, batches=partial(RIVALS[name], **options))
     k = options.pop("k", 1.0 if name == BASELINE else 0.5)

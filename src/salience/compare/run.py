@@ -23,7 +23,7 @@ from salience.compare.task import Task
 
 __all__ = ["MEASURED", "Row", "Run", "warm_up"]
 
-EVALUATION_BATCH = 512
+EVALUATION_BATCH = 256
 WARM_UP_STEPS = 5
 BLOCK = 16  # steps between two looks at the clock on an accelerator, which each look waits for
 PARTS = ("model", "optimizer", "loader", "rates", "scaler", "randomness")  # that have a state

@@ -36,7 +36,15 @@ class Material(NamedTuple):
     """The finished runs of a target by task, and for each task a description of them."""
 
     runs: dict[str, Runs]
-    stated: dict[str, str]
+    described: dict[str, str]
+
+    @property
+    def stated(self) -> str:
+        """What was run on which task; tasks with the same description together."""
+        tasks: dict[str, list[str]] = {}
+        for task, description in self.described.items():
+            tasks.setdefault(description, []).append(NAMES[task])
+        return "; ".join(f"{', '.join(names)}: {how}" for how, names in tasks.items())
 
 
 class Table(NamedTuple):

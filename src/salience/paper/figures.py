@@ -33,14 +33,14 @@ SORTED_WINDOW = 50  # samples of the moving average of figure 4
 
 def variance(material: Material) -> Analysis:
     """Train loss of uniform, loss and gnorm, and the variance of their steps."""
-    ((task, runs),) = material.runs.items()
+    (runs,) = material.runs.values()
     smoothed = [_smoothed(label, traces) for label, traces in runs.items()]
     ratios = [each for label in ("loss", "gnorm") for each in _ratios(label, runs[label])]
     panels = [
         Panel("train loss", "iterations", "train loss", smoothed, log=True),
         Panel("variance of a step", "iterations", "over uniform's", ratios, level=1.0),
     ]
-    chart = Chart("fig1a", f"Figure 1a. {material.stated[task]}", panels)
+    chart = Chart("fig1a", f"Figure 1a. {material.stated}", panels)
     claims = [claim for label in ("loss", "gnorm") for claim in _variance_claims(label, runs)]
     times = analysis.paired(runs["gnorm"], runs["loss"], lambda trace: trace.rows[-1]["seconds"])
     said = "sampling by gradient norm is more than 100 times slower than by loss"
@@ -83,13 +83,13 @@ def _variance_claims(label: str, runs: Runs) -> list[Claim]:
 
 def largest_loss(material: Material) -> Analysis:
     """The greatest loss in the training set for several k, as a moving average."""
-    ((task, runs),) = material.runs.items()
+    (runs,) = material.runs.values()
     lines = []
     for label, traces in runs.items():
         found = curve([trace.rows for trace in traces], "train_max_loss")
         lines.append(Line(label, found.steps, moving(found.mean, LAST)[0]))
     panel = Panel("effect of k", "iterations", "maximum train loss", lines, log=True)
-    chart = Chart("fig1b", f"Figure 1b. {material.stated[task]}", [panel])
+    chart = Chart("fig1b", f"Figure 1b. {material.stated}", [panel])
     claims = []
     for k in ("k=0", "k=0.5", "k=0.75"):
         said = f"with {k} the maximum train loss is lower than with k=1"
@@ -136,7 +136,7 @@ def speed(material: Material) -> Analysis:
         Panel(f"by seconds{part}", "seconds of training", y, by_seconds, log=True),
         Panel(f"by the paper's costs{part}", "epochs of uniform", y, by_cost, log=True),
     ]
-    chart = Chart(task, material.stated[task], panels)
+    chart = Chart(task, material.stated, panels)
     return Analysis([chart], _speed_claims(task, runs, early))
 
 
@@ -183,7 +183,7 @@ def gnorm_vs_loss(material: Material) -> Analysis:
         said = f"on {NAMES[task]} the loss grows with the gradient norm"
         claims.append(correlated(f"{task}: correlation", said, r, len(norms)))
         rows.append([task, len(norms), r])
-    title = f"Loss sorted by gradient norm. {'; '.join(material.stated.values())}"
+    title = f"Loss sorted by gradient norm. {material.stated}"
     table = Table("gnorm-vs-loss", ["task", "samples", "spearman"], rows)
     return Analysis([Chart("gnorm-vs-loss", title, panels)], claims, [table])
 
@@ -205,7 +205,7 @@ def tracking(material: Material) -> Analysis:
         panels.append(Panel(NAMES[task], "iterations", "coefficient a", lines, level=1.0))
         for label, (_, curves) in found.items():
             claims += _tracking_claims(task, label, curves)
-    title = f"How well scores track the loss. {'; '.join(material.stated.values())}"
+    title = f"How well scores track the loss. {material.stated}"
     return Analysis([Chart("tracking", title, panels)], claims)
 
 

@@ -110,11 +110,11 @@ def ptb_network(size: str = "paper") -> "WordModel":
     """A language model: 20 words [B, 20] -> a score for each word that may follow [B, 10001].
 
     ``paper``: embedding 64, two layers of 256 LSTM units. ``small``: a quarter of each. ``tiny``:
-    embedding 16 and 20 units.
+    embedding 16 and 16 units.
     """
     _check_for("Penn Treebank", size)
     if size == "tiny":
-        return WordModel(WORDS, embedding=16, units=20)
+        return WordModel(WORDS, embedding=16, units=16)
     part = _part(size, 4)
     return WordModel(WORDS, embedding=64 // part, units=256 // part)
 

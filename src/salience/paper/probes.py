@@ -21,6 +21,7 @@ from salience.smoothing import make_smoothing
 
 __all__ = [
     *("GradientVariance", "TrackingAndTest", "loss_and_norm", "pooled_variance", "step_variance"),
+    "variance_ratios",
 ]
 
 CHUNK = 128  # examples that are measured at a time
@@ -91,6 +92,25 @@ def _variances(run: Run, indices: Tensor, squares: Tensor, q: Tensor) -> dict[st
     if k == 1 and pool:
         found["pooled_ratio"] = _over(pooled_variance(squares, q, mean, batch, pool), uniform)
     return found
+
+
+def variance_ratios(run: Run, name: str, pool: int, size: int = 1024) -> tuple[float, float]:
+    """What the score of this name would do to the variance of a step, over uniform sampling's.
+
+    With k = 1, a constant of half the mean score, and the weights that ``run`` has now: for draws
+    from all the examples, and from pools of so many that are drawn uniformly first.
+    """
+    indices = _some_of(run.task, size, torch.Generator().manual_seed(MEASURED))
+    norms, scores = (
+        _in_parts(run.task, NEED_MODEL[each](run.model, run.task.batch_losses), indices)
+        for each in ("gnorm", name)
+    )
+    squares, even = norms**2, functional.probabilities(torch.ones_like(norms))
+    q = functional.smooth(scores, float(scores.mean()) / 2)
+    mean, batch = _mean_square(run, indices, even), run.task.batch_size
+    uniform = step_variance(squares, even, 1.0, mean, batch)
+    whole = step_variance(squares, functional.probabilities(q), 1.0, mean, batch)
+    return _over(whole, uniform), _over(pooled_variance(squares, q, mean, batch, pool), uniform)
 
 
 def step_variance(squares: Tensor, p: Tensor, k: float, mean_square: float, batch: int) -> float:

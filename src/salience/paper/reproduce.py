@@ -106,11 +106,11 @@ def finish(name: str, out: Path, task: str | None = None) -> Outcome:
 
 def judge(target: Target, stages: Sequence[Stage], runs: Sequence[Runs]) -> tuple[Analysis, str]:
     """What the runs of each stage come to, and all claims as a paragraph."""
-    stated = {stage.study.task: stage.stated for stage in stages}
-    by_task = {stage.study.task: each for stage, each in zip(stages, runs, strict=True)}
-    found = target.analyse(Material(by_task, stated))
+    described = {stage.study.task: stage.described for stage in stages}
+    material = Material(dict(zip(described, runs, strict=True)), described)
+    found = target.analyse(material)
     begin = (
-        f"{target.where} of the paper, repeated ({'; '.join(stated.values())}). "
+        f"{target.where} of the paper, repeated ({material.stated}). "
         f"The paper says that {target.says}. Measured here:"
     )
     return found, paragraph(begin, found.claims)

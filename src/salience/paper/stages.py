@@ -73,14 +73,19 @@ class Stage:
 
     @property
     def stated(self) -> str:
-        """What was run, for titles and sentences; a shortened schedule is always stated."""
+        """What is run, for a sentence."""
+        return f"{NAMES[self.study.task]}: {self.described}"
+
+    @property
+    def described(self) -> str:
+        """What is run on the task; a shortened schedule is always stated."""
         length = f"{self.steps:,} iterations"
         if self.steps < self.study.steps:
             length = f"{self.steps:,} of {self.study.steps:,} iterations"
         if self.settings.scale < 1:
             length += f" (scale {self.settings.scale:g})"
         seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
-        return f"{NAMES[self.study.task]}: {length}, {self.settings.model} network, {seeds}"
+        return f"{length}, {self.settings.model} network, {seeds}"
 
     @property
     def config(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def table1(material: Material) -> Analysis:
     """Test error or perplexity at three stages of training, beside the paper's."""
     rows = [row for task, runs in material.runs.items() for row in _table_rows(task, runs)]
     panels = [_table_panel(task, [r for r in rows if r[0] == task]) for task in material.runs]
-    chart = Chart("table1", f"Table 1. {'; '.join(material.stated.values())}", panels)
+    chart = Chart("table1", f"Table 1. {material.stated}", panels)
     claims = [claim for task, runs in material.runs.items() for claim in _table_claims(task, runs)]
     return Analysis([chart], claims, [Table("table1", COLUMNS, rows)])
 
@@ -111,15 +111,18 @@ def markdown(table: Table, text: str) -> str:
     lines = [head, ["---"] * len(head)]
     for _, group in groupby(table.rows, key=lambda row: row[:3]):
         stage = [*group]
-        lines.append([*map(str, stage[0][:3]), *map(_cell, stage)])
+        task, epoch, step = stage[0][:3]
+        lines.append([NAMES[task], str(epoch), f"{step:,}", *map(_cell, stage)])
     what = (
-        "Mean ± standard deviation; in brackets the paper's. Errors in percent, perplexity for ptb."
+        "Mean ± standard deviation; in brackets the paper's. Test errors in percent; for Penn "
+        "Treebank the perplexity on the validation set."
     )
     rows = [f"| {' | '.join(cells)} |" for cells in lines]
     return "\n".join(["# Table 1", "", *rows, "", what, "", text, ""])
 
 
 def _cell(row: list[Any]) -> str:
-    mean, std, _, paper, around = row[4:]
-    ours = f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
-    return f"{ours} ({paper:g} ± {around:g})"
+    task, mean, std, paper, around = row[0], row[4], row[5], row[7], row[8]
+    digits = 1 if task == "ptb" else 2  # of means, as in the paper
+    spread = "" if std is None else f" ± {std:.2f}"
+    return f"{mean:.{digits}f}{spread} ({paper:.{digits}f} ± {around:.2f})"

@@ -21,6 +21,7 @@ from salience.paper.data.images import Cropped, Images
 from salience.paper.data.mnist import mnist
 from salience.paper.data.ptb import Words, penn_treebank
 from salience.paper.networks import cifar10_network, lenet, mnist_network, ptb_network
+from salience.paper.words import fused_adam, word_loss
 
 __all__ = [
     *("PROBE", "STEPS", "TASK_NAMES", "Pretrained", "long_tail", "make_task", "rarest_third"),
@@ -147,7 +148,9 @@ class Pretrained:
 def _ptb(size: str, data_dir: Path | None) -> Task:
     train, valid = penn_treebank("train", data_dir), penn_treebank("valid", data_dir)
     network, show = partial(ptb_network, size), partial(_sentence, train)
-    return replace(_task("ptb", train, valid, network, show), wrong=None, metrics=("perplexity",))
+    task = _task("ptb", train, valid, network, show)
+    task = replace(task, loss=word_loss, optimizer=fused_adam)
+    return replace(task, wrong=None, metrics=("perplexity",))
 
 
 # ------------------------------ training sets on which importance sampling may go wrong
