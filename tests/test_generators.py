@@ -47,12 +47,17 @@ def test_a_copy_goes_on_where_it_was_taken_and_alone(how: str):
     ids=["sampler", "loader", "dataloader"],
 )
 def test_copies_take_no_reference_to_none(make: Callable[[], Any], how: str):
-    """Found by fuzz: after 78,500 programs in one process the interpreter ended."""
+    """Found by fuzz: after 78,500 programs in one process the interpreter ended.
+
+    Other objects that hold None may be freed meanwhile, but not in each of the rounds.
+    """
     system, count = make(), 100
-    COPIES[how](system)
-    gc.collect()
-    before = sys.getrefcount(None)
-    for _ in range(count):
-        COPIES[how](system)
-    gc.collect()
-    assert sys.getrefcount(None) > before - count / 2
+    changes = []
+    for _ in range(4):
+        gc.collect()
+        before = sys.getrefcount(None)
+        for _ in range(count):
+            COPIES[how](system)
+        gc.collect()
+        changes.append(sys.getrefcount(None) - before)
+    assert max(changes) > -count / 2, changes
