@@ -1,11 +1,12 @@
 """The paper's figures and tables: run all of them, keep the runs, and make the results from them.
 
 Every target is one ``salience reproduce`` for each of its tasks. Targets share runs, and an
-interrupted benchmark resumes.
+interrupted benchmark resumes. Behind the targets come the runs that ask why claims do not hold.
 
     python benchmarks/paper.py run --data-dir data              # many hours on two cores
     python benchmarks/paper.py run --data-dir data --tasks mnist --targets fig1a,fig1b
     python benchmarks/paper.py run --data-dir data --tasks ptb --scale 0.2
+    python benchmarks/paper.py run --data-dir data --targets why
     python benchmarks/paper.py part --data-dir data --target table1 --task ptb \
         --labels "loss k=1,approx k=1" --first 0 --seeds 2 --out runs/other-core
     python benchmarks/paper.py pack         # finished runs into results/paper/runs, also meanwhile
@@ -20,6 +21,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import why
 
 from salience.compare import directory
 from salience.compare.lock import locked
@@ -47,7 +50,7 @@ def commands(options: argparse.Namespace) -> list[list[str]]:
     """
     found = []
     for seeds in (*range(options.jobs, options.seeds, options.jobs), options.seeds):
-        for target in (TARGETS[name] for name in options.targets):
+        for target in (TARGETS[name] for name in options.targets if name in TARGETS):
             for study in target.studies:
                 if study.task in options.tasks:
                     wanted = 1 if study.seeds == 1 else seeds
@@ -70,6 +73,8 @@ def run(options: argparse.Namespace) -> None:
         print("salience", *command, flush=True)
         if code := salience(command):
             sys.exit(code)
+    if why.NAME in options.targets:
+        why.run(options, salience)
 
 
 def part(options: argparse.Namespace) -> None:
@@ -111,42 +116,65 @@ def keep_freed_memory() -> None:
 
 def pack(options: argparse.Namespace) -> None:
     """Write the finished runs of each study to RESULTS/runs."""
-    for name, found in packed.collect(options.out).items():
-        path = options.results / "runs" / f"{name}{packed.ENDING}"
-        whole = packed.merge(packed.read(path), found) if path.exists() else found
-        if whole.runs:
-            directory.write(path, packed.to_bytes(whole))
-        print(f"{name}: {len(whole.runs)} finished runs")
+    packs = {out: packed.collect(out) for out in _places(options.out)}
+    others = why.pack(options.out / why.NAME, options.results / why.NAME)
+    if not others and not any(packs.values()):
+        raise ArgumentError(f"{options.out} has no runs of the paper: run some targets first")
+    for results, (out, found) in zip(_places(options.results), packs.items(), strict=True):
+        for name, new in found.items():
+            path = results / "runs" / f"{name}{packed.ENDING}"
+            whole = packed.merge(packed.read(path), new) if path.exists() else new
+            if whole.runs:
+                directory.write(path, packed.to_bytes(whole))
+            print(f"{out / name}: {len(whole.runs)} finished runs")
+    for name in others:
+        print(f"{options.out / why.NAME / name}: finished")
 
 
 def unpack(options: argparse.Namespace) -> None:
     """Write the packed runs to OUT/runs, for ``run``."""
-    for name, found in read(options.results).items():
-        new = packed.unpack(found, options.out)
-        print(f"{name}: {len(found.runs)} runs, {new} of them new")
+    for out, packs in zip(_places(options.out), read(options.results), strict=True):
+        for name, found in packs.items():
+            new = packed.unpack(found, out)
+            print(f"{out / name}: {len(found.runs)} runs, {new} of them new")
 
 
 def tables(options: argparse.Namespace) -> None:
     """Make the results from the packed runs."""
-    written, missing = pages.write(options.results, read(options.results))
-    for path in written:
-        print(f"written: {path}")
-    for why in missing:
-        print(f"not complete: {why}")
+    for results, packs in zip(_places(options.results), read(options.results), strict=True):
+        asks_why = results.name == why.NAME  # with some of the targets only
+        if asks_why and not (results / pages.PAGE).exists():
+            continue
+        written, missing = pages.write(results, packs)
+        if asks_why:
+            written, missing = [*written, *why.tables(results)], []
+        for path in written:
+            print(f"written: {path}")
+        for reason in missing:
+            print(f"not complete: {reason}")
 
 
-def read(results: Path) -> dict[str, packed.Pack]:
-    """The packs by study."""
-    paths = sorted((results / "runs").glob(f"*{packed.ENDING}"))
-    if not paths:
+def read(results: Path) -> list[dict[str, packed.Pack]]:
+    """The packs by study, of the paper's own settings and of those that ask why."""
+    found = []
+    for place in _places(results):
+        paths = sorted((place / "runs").glob(f"*{packed.ENDING}"))
+        found.append({pack.study: pack for pack in map(packed.read, paths)})
+    if not found[0]:
         raise ArgumentError(f"{results / 'runs'} has no packed runs: pack some first")
-    return {found.study: found for found in map(packed.read, paths)}
+    return found
+
+
+def _places(directory: Path) -> tuple[Path, Path]:
+    """Of the paper's own settings, and of those that ask why."""
+    return directory, directory / why.NAME
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    known = {"targets": (*TARGETS, why.NAME), "tasks": TASKS}
     added = parser.add_subparsers(required=True, metavar="{run,part,pack,unpack,tables}")
     for action in (run, part, pack, unpack, tables):
         name, about = action.__name__, (action.__doc__ or "").partition("\n")[0]
@@ -167,15 +195,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--labels", help="methods, separated by commas (all)")
             command.add_argument("--first", type=int, default=0, help="the first seed")
             continue
-        command.add_argument("--targets", default=",".join(TARGETS), help="separated by commas")
+        command.add_argument(
+            "--targets", default=",".join(known["targets"]), help="separated by commas"
+        )
         command.add_argument("--tasks", default=",".join(TASKS), help="separated by commas")
         command.add_argument("--jobs", type=int, default=1, help="seeds side by side")
     options = parser.parse_args(arguments)
-    for name, known in (("targets", TARGETS), ("tasks", TASKS)):
+    for name, allowed in known.items():
         if hasattr(options, name):
             chosen = getattr(options, name).split(",")
-            if unknown := sorted(set(chosen) - set(known)):
-                parser.error(f"{name} must be among {', '.join(known)}; got {', '.join(unknown)}")
+            if unknown := sorted(set(chosen) - set(allowed)):
+                parser.error(f"{name} must be among {', '.join(allowed)}; got {', '.join(unknown)}")
             setattr(options, name, chosen)
     try:
         options.action(options)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from salience.compare.paired import paired, resolution
+from salience.paper import pages
 
 SHARES = "--budgets 0.25,0.5,0.75,1"
 TWENTY = "--evaluations 20"
@@ -157,8 +158,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def _table(head: Sequence[str], lines: dict[str, list[str]]) -> str:
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*rows, *(f"| {' | '.join([name, *line])} |" for name, line in lines.items())])
+    return pages.table(head, [[name, *line] for name, line in lines.items()])
 
 
 def main() -> None:

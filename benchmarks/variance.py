@@ -23,12 +23,14 @@ from fuzz import append, read_rows
 from salience.compare.directory import environment
 from salience.compare.methods import BASELINE, make_method
 from salience.compare.run import Run
+from salience.paper import pages
 from salience.paper.probes import variance_ratios
 from salience.paper.tasks import make_task
 
 CASES = ("mnist:tiny", "mnist:perceptron", "cifar10:tiny", "cifar10-plain:strided", "ptb:tiny")
 SCORES = ("loss", "gnorm")
 POOL = 2  # batches
+STEPS, POINTS = 6000, 6  # of a training, and at which it is measured
 HEAD = ("task, network", "n", "train loss", "v", "by loss", "from a pool", "by norm", "from a pool")
 
 
@@ -49,14 +51,14 @@ def measured(case: str, seed: int, options: argparse.Namespace) -> Iterator[dict
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The last step of every case: means over seeds, standard deviations in brackets."""
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
+    lines = []
     for case in dict.fromkeys(row["case"] for row in rows):
         own = [row for row in rows if row["case"] == case]
         ends = [row for row in own if row["step"] == max(each["step"] for each in own)]
         keys = ("train_loss", "loss_gain", *(f"{s}{end}" for s in SCORES for end in ("", "_pool")))
         cells = [shown([row[key] for row in ends]) for key in keys]
-        lines.append(f"| {' | '.join([case.replace(':', ', '), str(len(ends)), *cells])} |")
-    return "\n".join(lines)
+        lines.append([case.replace(":", ", "), str(len(ends)), *cells])
+    return pages.table(HEAD, lines)
 
 
 def shown(values: list[float]) -> str:
@@ -70,8 +72,8 @@ def main() -> int:
     )
     parser.add_argument("--cases", default=",".join(CASES), help="task:network, ...")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--points", type=int, default=6, help="at which it is measured")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--points", type=int, default=POINTS, help="at which it is measured")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=Path, default=Path("runs/variance.jsonl"))
     parser.add_argument("--table", type=Path, help="print the table of these rows, and end")

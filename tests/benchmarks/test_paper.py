@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_data import stand_in
+from small_data import put_small_data, stand_in
 from test_benchmarks import load, run
 from typer.testing import CliRunner
 
@@ -18,6 +18,7 @@ from salience.cli.main import make_app
 from salience.paper import stages
 from salience.paper.reproduce import finish, prepare
 from salience.paper.stages import Settings
+from salience.paper.tasks import make_task
 
 SMALL = ("--model", "small", "--scale", "0.0002", "--seeds", "2")
 DONE = ("fig1b", "table1", "cifar10")  # beside them tracking has its runs too
@@ -325,3 +326,84 @@ def test_a_label_that_the_target_does_not_have_is_refused(paper: Any, tmp_path: 
     common = ("part", "--target", "ptb", "--task", "ptb", "--out", str(tmp_path / "out"))
     with pytest.raises(SystemExit, match=r"labels must be among uniform, loss.*got 'los'"):
         paper.main([*common, "--labels", "uniform,los"])
+
+
+# Why claims do not hold.
+
+
+def test_commands_that_ask_why(paper: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(paper, "salience", lambda words: asked.append(" ".join(words)) or 0)
+    monkeypatch.setattr(paper.why, "measure", lambda words: asked.append(" ".join(words)) or 0)
+    out = tmp_path / "out"
+    common = ["--targets", "why", "--data-dir", "data", "--out", str(out)]
+    paper.main(["run", *common, "--tasks", "mnist", "--jobs", "2"])
+    one = "--threads 1 --data-dir data"
+    costs = f"costs.py {paper.why.COSTS} --rounds 10 --out {out}/why/gnorm-cost.json"
+    assert asked == [
+        f"reproduce fig1a --model perceptron --scale 1 --seeds 3 --jobs 2 {one} --out {out}/why "
+        "--resume",
+        "variance.py --cases mnist:tiny,mnist:perceptron --seeds 3 --steps 6000 "
+        f"--rows {out}/why/variance.jsonl --data-dir data",
+        costs,
+    ]
+    (out / "why").mkdir(parents=True)
+    (out / "why" / "gnorm-cost.json").write_text("{}")
+    del asked[:]
+    paper.main(["run", *common, "--tasks", "mnist,ptb", "--scale", "0.5"])
+    assert costs not in asked
+    assert asked[1].startswith("reproduce gnorm-vs-loss --task ptb --model small --scale 0.5 --s")
+    assert asked[2].startswith("compare ptb --model tiny --steps 3000 --evaluations 20 --seeds 3")
+    assert asked[2].endswith(f"--out {out}/why/ptb --resume")
+    monkeypatch.setattr(paper.why, "measure", lambda _: 4)
+    with pytest.raises(SystemExit, match="4"):
+        paper.main(["run", *common])
+
+
+def test_why_from_the_runs_to_the_page(
+    direct: Path, results: Path, paper: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    """As users start it, with made-up pictures and sentences in place of the published sets."""
+    why, out, place = paper.why, tmp_path / "out", results / "why"
+    put_small_data(monkeypatch)
+    monkeypatch.setattr(stages, "make_task", make_task)
+    row = {"case": "mnist:tiny", "seed": 0, "step": 6, "train_loss": 0.5, "loss_gain": 2.0}
+    row |= {"loss": 0.5, "loss_pool": 1.0, "gnorm": 0.25, "gnorm_pool": 0.75}
+
+    def measured(words: list[str]) -> int:
+        file = "variance.jsonl" if words[0] == "variance.py" else "gnorm-cost.json"
+        (out / "why" / file).write_text(json.dumps(row) + "\n")
+        return 0
+
+    monkeypatch.setattr(why, "measure", measured)
+    short = ("--tasks", "mnist,cifar10", "--scale", "0.0002", "--seeds", "1", "--out", str(out))
+    paper.main(["run", "--targets", "why", *short])
+    to = ("--results", str(results))
+    paper.main(["pack", "--out", str(direct), *to])
+    paper.main(["pack", "--out", str(out), *to])
+    found = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    files = (*why.COMPARED, "runs.jsonl.gz")
+    cases = {name: case for name, case in why.CASES.items() if case.task == "cifar10"}
+    written = {f"{case}/{file}" for case in cases for file in files}
+    assert found == {"variance.jsonl.gz", "gnorm-cost.json", "runs/fig1a.jsonl.gz", *written}
+    made = {case: (place / case / "summary.json").read_bytes() for case in cases}
+
+    marks = ("targets", "claims", "trainings", "variance")
+    (place / "README.md").write_text(
+        "".join(f"<!-- {m} -->\n\n| old |\n|---|\n\n<!-- /{m} -->\n" for m in marks)
+    )
+    paper.main(["tables", *to])
+    page = (place / "README.md").read_text()
+    trainings = page.split("<!-- trainings -->")[1].split("<!-- /")[0].strip().splitlines()[2:]
+    assert len(trainings) == sum(len(case.methods) for case in cases.values())
+    for case, about in cases.items():
+        assert (place / case / "summary.json").read_bytes() == made[case]
+        drawn = (place / case / "curves.png").read_bytes()
+        assert drawn == (out / "why" / case / "curves.png").read_bytes()
+        for method in about.methods:
+            begin = f"| [{about.about}]({case}) | `{method}` | 1 | "
+            assert any(line.startswith(begin) for line in trainings)
+    assert "| mnist, tiny | 1 | 0.5 | 2 | 0.5 | 1 | 0.25 | 0.75 |\n\n<!-- /variance -->" in page
+    elsewhere = tmp_path / "elsewhere"
+    paper.main(["unpack", "--out", str(elsewhere), *to])
+    assert len([*(elsewhere / "why").rglob("*.pt")]) == 3

@@ -74,8 +74,6 @@ def collect(out: Path) -> dict[str, Pack]:
             for stage in stages_of(config, out):
                 name, found = stage.study.name, _found(stage, config)
                 packs[name] = merge(packs[name], found) if name in packs else found
-    if not packs:
-        raise ArgumentError(f"{out} has no runs of the paper: run some targets first")
     return packs
 
 

@@ -23,7 +23,7 @@ from salience.paper.reproduce import as_csv, judge, points, result
 from salience.paper.stages import Stage
 from salience.paper.targets import TARGETS, Study, Target
 
-__all__ = ["SHOWN", "Result", "complete", "page", "write"]
+__all__ = ["PAGE", "SHOWN", "Result", "complete", "page", "table", "with_table", "write"]
 
 SHOWN: dict[Verdict, str] = {
     "holds": "**holds**",
@@ -194,22 +194,32 @@ def page(text: str, tables: Sequence[tuple[Result, Analysis]]) -> str:
 
 
 def _with_rows(text: str, mark: str, new: Mapping[str, list[str]], replaced: set[str]) -> str:
-    """A table between ``<!-- MARK -->`` and ``<!-- /MARK -->``, rows in the order of targets."""
-    found = re.search(rf"(<!-- {mark} -->\n)(.*?)(<!-- /{mark} -->)", text, re.DOTALL)
-    if found is None:
-        raise ArgumentError(
-            f"{PAGE} has no <!-- {mark} --> with <!-- /{mark} --> behind it: add these two lines "
-            f"around the table"
-        )
-    head, ruler, *rows = found[2].strip().splitlines()
+    """A table of the page with new rows, in the order of targets."""
+    head, ruler, *rows = _marked(text, mark)[0].strip().splitlines()
     by_name: dict[str, list[str]] = {name: [] for name in ORDER} | dict(new)
     for row in rows:
         name = _linked(row)
         if name not in replaced:
             by_name.setdefault(name, []).append(row)
     ordered = [row for rows in by_name.values() for row in rows]
-    body = "\n".join(["", head, ruler, *ordered, "", ""])
-    return text[: found.end(1)] + body + text[found.start(3) :]
+    return with_table(text, mark, "\n".join([head, ruler, *ordered]))
+
+
+def with_table(text: str, mark: str, table: str) -> str:
+    """The page with this table between ``<!-- MARK -->`` and ``<!-- /MARK -->``."""
+    _, start, end = _marked(text, mark)
+    return f"{text[:start]}\n{table}\n\n{text[end:]}"
+
+
+def _marked(text: str, mark: str) -> tuple[str, int, int]:
+    """What is between the marks, and where."""
+    found = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", text, re.DOTALL)
+    if found is None:
+        raise ArgumentError(
+            f"{PAGE} has no <!-- {mark} --> with <!-- /{mark} --> behind it: add these two lines "
+            f"around the table"
+        )
+    return found[1], *found.span(1)
 
 
 def _linked(row: str) -> str:
@@ -253,6 +263,11 @@ def _claim_rows(each: Result, found: Analysis) -> list[str]:
         _row([f"[{each.name}]({each.name})", claim.said, SHOWN[claim.verdict], claim.evidence])
         for claim in found.claims
     ]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join([_row(head), f"|{'---|' * len(head)}", *map(_row, rows)])
 
 
 def _row(cells: Sequence[str]) -> str:
