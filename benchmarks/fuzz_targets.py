@@ -29,9 +29,14 @@ from salience import ImportanceLoader, ImportanceSampler, LossHistory, checkpoin
 from salience.checkpoint import archive
 from salience.compare import directory, reading
 from salience.errors import SalienceError
+from salience.paper import packed, pages
+from salience.paper import targets as paper_targets
 from salience.paper.data.cifar10 import read_records
 from salience.paper.data.mnist import read_idx
 from salience.paper.data.ptb import Words, read_sentences
+from salience.paper.measures import Trace
+from salience.watch.log import FILE
+from salience.watch.view import View
 
 __all__ = ["TARGETS", "Target", "scratch"]
 
@@ -220,6 +225,11 @@ MEASURES = {"test_error": {"label": "test error", "better": "lower", "unit": "%"
 MEASURED = json.dumps(
     {"methods": ["uniform"], "measures": MEASURES, "primary": "test_error"}
 ).encode()
+PLANNED = json.dumps(
+    {"methods": ["uniform", "auto"], "seeds": [0], "evaluations": 4, "budgets": [0.5, 1]}
+).encode()
+MODE = {"mode": "focused", "why": "gain 1.4", "gain": 1.4}
+MODES = _lines(*(_row("auto", 0, s, 0.5, sampler=MODE) for s in (0, 5, 10)))
 HARDEST = json.dumps(
     {
         "methods": {
@@ -304,6 +314,63 @@ def _run_state() -> Target:
         b"b.",
     )
     return Bytes(read, [seed], words)
+
+
+def _watched(name: str, seeds: list[bytes], **others: bytes) -> Target:
+    """The live page of a directory, which leaves out what it cannot read."""
+    folder = Path(tempfile.mkdtemp(dir=scratch()))
+    for other, content in others.items():
+        (folder / other.replace("__", ".")).write_bytes(content)
+
+    def read(raw: bytes) -> None:
+        (folder / name).write_bytes(raw)
+        answer = View(folder).answer(0)
+        assert answer is not None
+        json.loads(answer)
+
+    return Bytes(read, seeds, JSON_WORDS, _edited_lines)
+
+
+def _watched_rows() -> Target:
+    return _watched("runs.jsonl", [ROWS, SEEDS, BUDGETS, MODES], config__json=PLANNED)
+
+
+def _watched_config() -> Target:
+    return _watched("config.json", [PLANNED, MEASURED], runs__jsonl=BUDGETS)
+
+
+def _watched_log() -> Target:
+    lines = [
+        {"log": 1, "steps": 100},
+        {"step": 10, "seconds": 0.5, "values": {"train_loss": 0.5, "test_loss": None}},
+        {"step": 20, "seconds": 1.0, "values": {"train_loss": 0.4}, "sampler": MODE},
+        {"log": 1, "steps": 100, "first": 20},
+        {"step": 30, "seconds": 1.5, "values": {"lr": 0.1}, "sampler": {**MODE, "mode": "off"}},
+        {"end": True},
+    ]
+    return _watched(FILE, [_lines(*lines), _lines(*lines[:2])])
+
+
+def _packed_runs() -> Target:
+    """Runs of the paper, as they are kept in results/paper/runs."""
+    study = paper_targets.TARGETS["fig1b"].studies[0]
+    runs = {}
+    for method in study.methods.values():
+        rows = [_row(method, 0, step, 1 / (1 + step)) for step in range(5)]
+        trace = Trace(rows, [{"tracking": 0.5 * each} for each in range(5)])
+        runs[method, 0] = packed.Kept(trace, {"commit": "abc", "versions": {}, "hardware": {}})
+    found = packed.Pack(study.name, "tiny", 0.0002, {"fig1b": 1}, runs)
+    seed = packed.to_bytes(found)
+
+    def read(raw: bytes) -> None:
+        found = packed.from_bytes(raw)
+        assert repr(packed.from_bytes(packed.to_bytes(found))) == repr(found)
+        pages.complete({found.study: found})
+
+    def structured(rng: Random, seed: bytes) -> bytes:
+        return gzipped(_edited_lines(rng, gzip.decompress(seed)))
+
+    return Bytes(read, [seed], (b"\x1f\x8b",), structured)
 
 
 # ------------------------------------------------------------------------------------ checkpoints
@@ -523,6 +590,10 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "config.json": _config,
     "hardest.json": _hardest,
     "run state": _run_state,
+    "watched rows": _watched_rows,
+    "watched config": _watched_config,
+    "watched log": _watched_log,
+    "packed runs": _packed_runs,
     "checkpoint": _checkpoint,
     "checkpoint files": _checkpoint_files,
     "loss history": _loss_history,

@@ -123,6 +123,15 @@ Change = Callable[[dict[str, Any], dict[str, Any]], Any]
         (lambda head, _: head.update(scale=0), "scale must be above 0"),
         (lambda head, _: head.update(scale="1"), "no file of packed runs"),
         (lambda head, _: head.update(seeds={"fig9": 1}), "seeds {'fig9': 1}"),
+        # Found by fuzz: too many for the memory, and none.
+        (lambda head, _: head.update(seeds={"fig1b": 10**12}), "seeds {'fig1b': 1000000000000}"),
+        (lambda head, _: head.update(seeds={"fig1b": 0}), "seeds {'fig1b': 0}"),
+        (lambda head, _: head["environments"][0].update(commit=1), "an environment has a commit"),
+        (lambda head, _: head["environments"][0].update(versions="1"), "an environment has a com"),
+        (
+            lambda head, _: head["environments"][0].update(hardware={"cores": math.inf}),
+            "is damaged",
+        ),
         (lambda head, _: head.pop("environments"), "no file of packed runs .*environments"),
         (lambda _, run: run.update(method="../x"), "a run of '../x' with seed 0"),
         (lambda _, run: run.update(seed="0"), "a run of 'uniform' with seed '0'"),

@@ -18,10 +18,11 @@ from salience.compare.run import Row
 from salience.compare.summary import Summary, longest, summarize
 from salience.errors import ArgumentError, SalienceError
 
-__all__ = ["Comparison", "Example", "read_comparison"]
+__all__ = ["Comparison", "Example", "from_json", "read_comparison"]
 
 MOST_CHANNELS = 4
 MOST_STEPS = 2**53
+MOST_WHOLE = 2**63
 # What reading a file raises that is not what we wrote.
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
@@ -185,8 +186,21 @@ def _image(raw: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return pixels.astype(np.uint8)
 
 
+def from_json(text: str | bytes) -> Any:
+    """The value of a text; whole numbers beyond 64 bits are floats, or infinite.
+
+    Python would take them as they are, and fail where they are used.
+    """
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(text: str) -> float:
+    number = float(text)
+    return int(text) if abs(number) < MOST_WHOLE else number
+
+
 def _mapping(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    value = from_json(text)
     if not isinstance(value, dict):
         raise TypeError(f"{type(value).__name__} in place of an object")
     return value

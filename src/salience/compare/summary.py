@@ -174,12 +174,20 @@ def curve(runs: Sequence[Sequence[Row]], measure: str = "train_loss") -> Curve:
     groups = [*zip(*runs, strict=False)]
     values = [[_value(row.get(measure)) for row in group] for group in groups]
     return Curve(
-        [fmean(row["step"] for row in group) for group in groups],
-        [fmean(row["seconds"] for row in group) for group in groups],
-        [fmean(group) for group in values],
+        [_mean([row["step"] for row in group]) for group in groups],
+        [_mean([row["seconds"] for row in group]) for group in groups],
+        [*map(_mean, values)],
         [float(np.min(group)) for group in values],  # nan where one of them is
         [float(np.max(group)) for group in values],
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Not a number where there is no sum: beyond all floats, or of infinities of both signs."""
+    try:
+        return fmean(values)
+    except (OverflowError, ValueError):
+        return math.nan
 
 
 def _value(value: object) -> float:

@@ -27,6 +27,7 @@ __all__ = ["ENDING", "Kept", "Pack", "collect", "from_bytes", "merge", "read", "
 
 ENDING = ".jsonl.gz"
 FORMAT = 1
+MOST_SEEDS = 1000
 NUMBERS = ("step", "seconds", "train_loss", "train_max_loss")  # of every row
 _ALL = [study for target in TARGETS.values() for study in target.studies]
 # Targets share studies: the same name and settings, with some methods each.
@@ -189,8 +190,9 @@ def _pack(head: Any, lines: list[Any]) -> Pack:
         raise ValueError(f"study {head['study']!r} is not one of {', '.join(STUDIES)}")
     Settings(head["scale"], head["model"]).check()
     seeds = head["seeds"]
-    if not seeds.keys() <= TARGETS.keys() or not all(type(n) is int for n in seeds.values()):
+    if not seeds.keys() <= TARGETS.keys() or not all(map(_is_count, seeds.values())):
         raise ValueError(f"seeds {seeds}")
+    environments = [_environment(each) for each in head["environments"]]
     pack = Pack(head["study"], head["model"], head["scale"], dict(seeds), {})
     studies = STUDIES[pack.study]
     stage = pack.stage(studies[0], Path())
@@ -209,8 +211,22 @@ def _pack(head: Any, lines: list[Any]) -> Pack:
                 raise ValueError(f"{', '.join(NUMBERS)} must be numbers")
         if not all(isinstance(each, dict) for each in trace.observed):
             raise ValueError("observed is not a list of names and values")
-        pack.runs[method, seed] = Kept(trace, head["environments"][environment])
+        pack.runs[method, seed] = Kept(trace, environments[environment])
     return pack
+
+
+def _is_count(n: Any) -> bool:
+    return type(n) is int and 1 <= n <= MOST_SEEDS
+
+
+def _environment(found: Any) -> dict[str, Any]:
+    commit, versions, hardware = (found[key] for key in ("commit", "versions", "hardware"))
+    if not isinstance(commit, str | None) or not all(
+        isinstance(each, dict) for each in (versions, hardware)
+    ):
+        raise ValueError("an environment has a commit, versions and hardware")
+    json.dumps(found, allow_nan=False)  # a number that is not finite is a ValueError
+    return dict(found)
 
 
 def _text(value: Any) -> str:

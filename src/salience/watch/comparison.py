@@ -73,7 +73,7 @@ class Comparing:
             whole = planned * sum(shares)
             done = sum(share * (n - 1) / evaluations for (*_, share), n in counts.items())
             return min(1.0, done / whole)
-        except (LookupError, TypeError, ValueError, ZeroDivisionError):
+        except (LookupError, TypeError, ValueError, ArithmeticError):
             return None
 
     def lead(self) -> str:

@@ -1,10 +1,11 @@
 """A file of JSON lines that grows, read piece by piece while somebody writes to it."""
 
-import json
 import os
 import stat
 from pathlib import Path
 from typing import Any, NamedTuple, final
+
+from salience.compare.reading import from_json
 
 __all__ = ["Follower", "News"]
 
@@ -78,7 +79,7 @@ class Follower:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = from_json(line)
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None

@@ -1,11 +1,11 @@
 """What the page of a directory shows at the moment: a comparison, a log, or that there is none."""
 
-import json
 import time
 from pathlib import Path
 from threading import Lock
 from typing import Any, final
 
+from salience.compare.reading import from_json
 from salience.compare.report.interactive import figures, legend, looks_of, plain_json
 from salience.watch.comparison import Comparing
 from salience.watch.following import Follower
@@ -80,7 +80,7 @@ class View:
             return
         self._config = content
         try:
-            config = json.loads(content or b"{}")
+            config = from_json(content or b"{}")
         except (ValueError, RecursionError):
             return
         if isinstance(config, dict):
