@@ -28,7 +28,9 @@ from torch.utils.data import TensorDataset
 from salience import ImportanceLoader, ImportanceSampler, LossHistory, checkpoint
 from salience.checkpoint import archive
 from salience.compare import directory, reading
+from salience.compare.report import page
 from salience.errors import SalienceError
+from salience.insight.sources import read_source
 from salience.paper import packed, pages
 from salience.paper import targets as paper_targets
 from salience.paper.data.cifar10 import read_records
@@ -251,9 +253,9 @@ def _edited_json(rng: Random, seed: bytes) -> bytes:
     return mutated_json(rng, seed)
 
 
-def _comparison(**files: bytes) -> None:
+def _comparison(**files: bytes) -> reading.Comparison:
     whole = {"config__json": CONFIG, "runs__jsonl": ROWS, "hardest__json": HARDEST}
-    reading.read_comparison(Folder(**(whole | {"summary__json": b"{}"} | files)))
+    return reading.read_comparison(Folder(**(whole | {"summary__json": b"{}"} | files)))
 
 
 JSON_WORDS = (
@@ -287,7 +289,21 @@ def _config() -> Target:
 
 
 def _hardest() -> Target:
-    return Bytes(lambda raw: _comparison(hardest__json=raw), [HARDEST], JSON_WORDS, _edited_json)
+    def read(raw: bytes) -> None:
+        _comparison(hardest__json=raw)
+
+    return Bytes(read, [HARDEST], JSON_WORDS, _edited_json)
+
+
+def _report(name: str, seeds: list[bytes]) -> Target:
+    """The whole report of what is taken, but for its pictures."""
+
+    def read(raw: bytes) -> None:
+        found = _comparison(**{name.replace(".", "__"): raw})
+        page.html(found)
+        page.markdown(found)
+
+    return Bytes(read, seeds, JSON_WORDS, _edited_json if name.endswith("json") else _edited_lines)
 
 
 def _run_state() -> Target:
@@ -465,6 +481,24 @@ def _loss_history() -> Target:
     return Bytes(read, [seed], (b"PK\x03\x04", b"PK\x01\x02", b"loss.npy"), structured)
 
 
+def _insight() -> Target:
+    """A checkpoint of torch, as ``salience insight`` reads it."""
+    path, sampler = scratch() / "state.pt", ImportanceSampler(N, BATCH, record=True)
+    for _ in range(4):
+        draw = sampler.draw()
+        sampler.update(draw, _losses(draw.indices))
+    torch.save({"loader": sampler.state_dict(), "step": 4}, path)
+    seed = path.read_bytes()
+
+    def read(raw: bytes) -> None:
+        path.write_bytes(raw)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of protocols
+            read_source(path).history.columns()
+
+    return Bytes(read, [seed], (b"PK\x03\x04", b"PK\x01\x02", b"\x80\x02c", b"R.", b"b."))
+
+
 # ----------------------------------------------------------------------------------------- states
 
 
@@ -565,6 +599,20 @@ def _loader(deferred: bool = False, **options: Any) -> Callable[[], Target]:
     return lambda: States(make, seeds(), _use_loader)
 
 
+class Told:
+    """What ``LossHistory.from_state`` finds in a state."""
+
+    def load_state_dict(self, state: Any) -> None:
+        found = LossHistory.from_state({"step": 8, "loader": state})
+        found.columns()
+        found.places("hardest")
+
+
+def _history_of(**options: Any) -> Callable[[], Target]:
+    seeds = _sampler_seeds(lambda: ImportanceSampler(N, BATCH, **options))
+    return lambda: States(Told, seeds, lambda _: None)
+
+
 class First(torch.nn.Module):
     """A model for scores that need one."""
 
@@ -589,6 +637,9 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "runs.jsonl": _runs,
     "config.json": _config,
     "hardest.json": _hardest,
+    "report of runs.jsonl": lambda: _report("runs.jsonl", [ROWS, SEEDS, BUDGETS, ROWS + MODES]),
+    "report of config.json": lambda: _report("config.json", [CONFIG, MEASURED, PLANNED]),
+    "report of hardest.json": lambda: _report("hardest.json", [HARDEST]),
     "run state": _run_state,
     "watched rows": _watched_rows,
     "watched config": _watched_config,
@@ -597,6 +648,9 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "checkpoint": _checkpoint,
     "checkpoint files": _checkpoint_files,
     "loss history": _loss_history,
+    "insight, torch": _insight,
+    "insight, state with a record": _history_of(score="uniform", record=True),
+    "insight, state of auto": _history_of(score="auto"),
     "sampler state, history": _sampler(score="history"),
     "sampler state, record": _sampler(score="uniform", record=True),
     "sampler state, auto": _sampler(score="auto"),

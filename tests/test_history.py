@@ -169,6 +169,26 @@ def test_states_without_losses_are_refused() -> None:
         LossHistory.from_state(ImportanceSampler(4, 2).state_dict(), [0, 1, 2])
 
 
+@pytest.mark.parametrize("record", [False, True])
+def test_damaged_states_are_refused(record: bool) -> None:
+    """Found by fuzz: whatever torch or Python raised came out."""
+
+    def refused(key: str, value: Any) -> None:
+        with pytest.raises(StateError, match=r"the state of the loader is damaged .*: name anoth"):
+            LossHistory.from_state({**good, key: value})
+
+    good = trained(record, "auto", wrong=20).state_dict()["sampler"]
+    refused("step", "x")
+    refused("step", math.inf)
+    if record:
+        refused("record", {})
+        refused("record", {**good["record"], "visits": torch.zeros(2, 2)})
+    else:
+        refused("score", {})
+        refused("score", {"mean": 3})
+        refused("smoothing", [])
+
+
 # ------------------------------------------------------------------------------------------- files
 
 

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from salience.arguments import whole_number
 from salience.batches.labels import as_labels
-from salience.errors import ArgumentError, StateError
+from salience.errors import ArgumentError, SalienceError, StateError
 from salience.record import COLUMNS, POINTS, Record, course
 from salience.trust import Begun, Judged, judge
 
 __all__ = ["GROUPS", "ClassSummary", "Group", "LossHistory"]
 
 FORMAT = "salience-history-1"
+# What a state that is not ours raises when it is read.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 Group = Literal["hardest", "suspects", "forgotten", "unseen"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 Ints = NDArray[np.int64]
@@ -131,11 +133,19 @@ class LossHistory:
                 "loader.state_dict() of a loader with record=True, or with score 'auto' or "
                 "'history'"
             )
-        step, kept = int(found["step"]), found.get("record")
-        if kept is not None:
-            return cls.of_record(Record.from_state(kept), step, labels)
-        losses, start = found["score"]["mean"], found["smoothing"].get("start")
-        return cls._of(losses, None if start is None else _Start(start), None, step, labels)
+        try:
+            step, kept = int(found["step"]), found.get("record")
+            if kept is not None:
+                return cls.of_record(Record.from_state(kept), step, labels)
+            losses, start = found["score"]["mean"], found["smoothing"].get("start")
+            return cls._of(losses, None if start is None else _Start(start), None, step, labels)
+        except SalienceError:
+            raise
+        except DAMAGE as error:
+            why = " ".join(str(error).split())[:80] or type(error).__name__
+            raise StateError(
+                f"the state of the loader is damaged ({why}): name another checkpoint"
+            ) from error
 
     @classmethod
     def of_record(cls, record: Record, step: int, labels: Any = None) -> "LossHistory":

@@ -55,6 +55,13 @@ def test_the_measures_and_their_directions_are_read_back(tmp_path):
         ("config.json", "{", "is damaged (Expecting property name"),
         ("config.json", "[]", "is damaged (list in place of an object)"),
         ("config.json", b"\xff\xfe", "is damaged ('utf-8' codec"),
+        # Found by fuzz: taken, and an error of Python in the report.
+        ("config.json", '{"steps": [null]}', "is damaged (steps is [None])"),
+        ("config.json", '{"seconds": true}', "is damaged (seconds is True)"),
+        ("config.json", '{"budgets": -1}', "is damaged (budgets is -1)"),
+        ("config.json", '{"budgets": [0.5, [0]]}', "is damaged (budgets are [0.5, [0]])"),
+        ("config.json", '{"hardware": "x"}', "is damaged (hardware is 'x')"),
+        ("runs.jsonl", json.dumps({**WINS[0], "examples": [1]}) + "\n", "[1] in place of a number"),
         ("runs.jsonl", "", "has no rows: nothing has been measured yet; run the comparison first"),
         ("runs.jsonl", "{}\n", "is damaged (line 1: no 'method')"),
         ("runs.jsonl", "nonsense\n{}\n", "is damaged (line 1: Expecting value"),

@@ -38,6 +38,7 @@ from compare.pages import figures, markdown_table, page_of, report
 from salience import compare
 from salience.compare.reading import read_comparison
 from salience.compare.report import numbers
+from salience.compare.report.figures import charts
 from salience.compare.report.hardest import sparkline
 from salience.compare.report.interactive import script_json
 from salience.compare.report.page import escape
@@ -531,3 +532,10 @@ def test_what_draws_is_imported_only_when_something_is_drawn():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [getattr(node, "module", None) or node.names[0].name]
                 assert not {name.partition(".")[0] for name in names} & heavy, path
+
+
+def test_a_seed_without_steps_has_no_time_of_a_step(tmp_path):
+    """Found by fuzz: a division by zero."""
+    rows = [*run("uniform", [2.0]), *run("uniform", [2.0, 1.0], seed=1), *run("auto", [2.0, 1.0])]
+    chart = next(c for c in charts(read_comparison(directory(tmp_path, rows))) if c.name == "cost")
+    assert [bar.text for bar in chart.panels[0].bars] == ["not measured", "1.00x, 100 ms"]

@@ -45,9 +45,10 @@ def test_what_has_no_history_is_refused(tmp_path: Path) -> None:
         read_source(tmp_path / "none")
     with pytest.raises(ArgumentError, match="has no loss history: a comparison writes one"):
         read_source(tmp_path)
-    (tmp_path / "a.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(StateError, match="cannot be read as a checkpoint of torch"):
-        read_source(tmp_path / "a.pt")
+    for damaged in (b"no checkpoint", b"\x80\x02K", b"\x80\x02(", b"\x80\x02h\x00."):
+        (tmp_path / "a.pt").write_bytes(damaged)
+        with pytest.raises(StateError, match="cannot be read as a checkpoint of torch"):
+            read_source(tmp_path / "a.pt")
     torch.save({"model": torch.ones(2)}, tmp_path / "b.pt")
     with pytest.raises(StateError, match="no state of a loader in it"):
         read_source(tmp_path / "b.pt")

@@ -155,6 +155,13 @@ def test_a_checkpoint_of_the_model_only_is_refused(tmp_path: Path) -> None:
         resumed(tmp_path, 2)
 
 
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02}."])
+def test_a_damaged_sampler_is_refused(saved: Path, content: bytes) -> None:
+    (saved / "checkpoint-8" / FILE).write_bytes(content)
+    with pytest.raises(StateError, match=r"importance\.pt is damaged .*: resume from another"):
+        resumed(saved, 8)
+
+
 def test_the_sampler_of_another_step_is_refused(saved: Path) -> None:
     shutil.copy(saved / "checkpoint-7" / FILE, saved / "checkpoint-8" / FILE)
     with pytest.raises(StateError, match="was saved at step 7 and the rest of the checkpoint at 8"):

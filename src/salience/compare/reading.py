@@ -23,6 +23,12 @@ __all__ = ["Comparison", "Example", "from_json", "read_comparison"]
 MOST_CHANNELS = 4
 MOST_STEPS = 2**53
 MOST_WHOLE = 2**63
+# Of a configuration.
+SHOWN: dict[str, Any] = {
+    **{"steps": int, "seconds": int | float},
+    **dict.fromkeys(("budgets", "methods", "seeds"), list),
+    **dict.fromkeys(("hardware", "versions"), dict),
+}
 # What reading a file raises that is not what we wrote.
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
@@ -62,7 +68,7 @@ def read_comparison(directory: Path) -> Comparison:
     if not directory.is_dir():
         raise ArgumentError(f"there is no directory {directory}: name one a comparison wrote to")
     with _readable(directory / "config.json") as path:
-        config = _mapping(path.read_text(encoding="utf-8"))
+        config = _config(path.read_text(encoding="utf-8"))
         planned = [str(each) for each in config.get("methods") or []]
     with _readable(directory / "runs.jsonl") as path:
         rows = _rows(path, planned)
@@ -184,6 +190,18 @@ def _image(raw: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     if pixels.dtype.kind not in "iu" or pixels.min() < 0 or pixels.max() > 255:
         raise ValueError("an image has pixels that are not whole numbers from 0 to 255")
     return pixels.astype(np.uint8)
+
+
+def _config(text: str) -> dict[str, Any]:
+    """With what reports show of it checked; a part that is missing is not shown."""
+    config = _mapping(text)
+    for key, kind in SHOWN.items():
+        value = config.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            raise TypeError(f"{key} is {value!r}")
+    if not all(isinstance(share, int | float) for share in config.get("budgets") or []):
+        raise TypeError(f"budgets are {config['budgets']!r}")
+    return config
 
 
 def from_json(text: str | bytes) -> Any:

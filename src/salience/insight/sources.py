@@ -1,7 +1,6 @@
 """Where a loss history is read from: a saved one, a checkpoint, or a comparison."""
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +60,7 @@ def _of_directory(directory: Path) -> Source:
 def _config(directory: Path) -> dict[str, Any]:
     try:
         found = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -71,6 +70,6 @@ def _state(path: Path) -> Any:
         return checkpoint.load(path).state
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        why = " ".join(str(error).split())[:200]
+    except Exception as error:  # torch's own are of many kinds
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise StateError(f"{path} cannot be read as a checkpoint of torch ({why})") from error

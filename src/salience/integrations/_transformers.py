@@ -280,10 +280,15 @@ def read_state(path: Path, step: int) -> dict[str, Any]:
             f"from a checkpoint that ImportanceTrainer saved with save_only_model=False, or load "
             f"the model with from_pretrained and train without resume_from_checkpoint"
         )
-    saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    if saved["step"] != step:
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        known = int(saved["step"])
+    except Exception as error:  # torch's own are of many kinds
+        why = " ".join(str(error).split())[:80] or type(error).__name__
+        raise StateError(f"{path} is damaged ({why}): resume from another checkpoint") from error
+    if known != step:
         raise StateError(
-            f"{path} was saved at step {saved['step']} and the rest of the checkpoint at {step}: "
+            f"{path} was saved at step {known} and the rest of the checkpoint at {step}: "
             f"resume from another checkpoint"
         )
     return saved

@@ -136,7 +136,7 @@ def _costs(found: Comparison) -> Chart:
         ratio, final = method["step_cost_ratio"], method["final"]
         dots = [seconds / unit for seconds in alone[name]] if unit > 0 else []
         text = "not measured"
-        if ratio is not None:  # 1.20x, 3.1 ms
+        if ratio is not None and final["step"] > 0:  # 1.20x, 3.1 ms
             milliseconds = 1000 * final["seconds"]["mean"] / final["step"]
             text = f"{numbers.ratio(ratio)}, {milliseconds:.3g} ms"
         bars.append(Bar(name, ratio, dots, text))
