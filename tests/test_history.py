@@ -173,20 +173,17 @@ def test_states_without_losses_are_refused() -> None:
 def test_damaged_states_are_refused(record: bool) -> None:
     """Found by fuzz: whatever torch or Python raised came out."""
 
-    def refused(key: str, value: Any) -> None:
-        with pytest.raises(StateError, match=r"the state of the loader is damaged .*: name anoth"):
-            LossHistory.from_state({**good, key: value})
-
-    good = trained(record, "auto", wrong=20).state_dict()["sampler"]
-    refused("step", "x")
-    refused("step", math.inf)
+    damaged, without = "the state of the loader is damaged .*: name another", "no state of a loader"
+    good = trained(record, "auto", wrong=20).state_dict()
+    changes = {"step": ["x", math.inf], "score": [{"mean": 3}, {}, [1]], "smoothing": [[]]}
     if record:
-        refused("record", {})
-        refused("record", {**good["record"], "visits": torch.zeros(2, 2)})
-    else:
-        refused("score", {})
-        refused("score", {"mean": 3})
-        refused("smoothing", [])
+        visits = {**good["record"], "visits": torch.zeros(2, 2)}
+        changes = {"step": ["x"], "record": [{}, 3, visits]}
+    for key, values in changes.items():
+        why = without if key == "score" else damaged
+        for value in values:
+            with pytest.raises(StateError, match=why):
+                LossHistory.from_state({**good, key: value})
 
 
 # ------------------------------------------------------------------------------------------- files

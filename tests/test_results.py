@@ -399,12 +399,12 @@ def test_the_costs_of_pools_in_parts_agree_with_the_rows() -> None:
         cells = ["{:.2f} ({:.2f} to {:.2f})".format(c["ratio"], *c["quartiles"]) for c in costs]
         assert cells in shown
     for task, step, steps in (("mnist", 500, "1,000"), ("ptb", 100, "200")):
-        early = costs(rows(RESULTS / f"step-cost/run-{task}/runs.jsonl.gz"), "loss", step)
+        early = run_costs(rows(RESULTS / f"step-cost/run-{task}/runs.jsonl.gz"), "loss", step)
         told = f"after {step} of the {steps} steps it was {early}."
         assert told in (RESULTS / "README.md").read_text("utf-8")
 
 
-def costs(all_rows: list[Any], method: str, step: int | None = None) -> str:
+def run_costs(all_rows: list[Any], method: str, step: int | None = None) -> str:
     """The time of a run over uniform's with the same seed: mean (least to most)."""
     ends = [
         [next(r for r in run[::-1] if step in (None, r["step"])) for run in runs(all_rows, name)]
@@ -422,7 +422,7 @@ def test_the_costs_over_a_run_agree_with_the_rows(path: Path) -> None:
     for method in read(path / "config.json")["methods"][1:]:
         ends = [run[-1] for run in runs(found, method)]
         trained = sum(row["examples"] for row in ends) / sum(row["step"] for row in ends)
-        cells += [costs(found, method), f"{trained:.0f}"]
+        cells += [run_costs(found, method), f"{trained:.0f}"]
     assert cells in [row[1:] for row in table(RESULTS / "README.md")]
     if path.name.startswith("run-"):
         assert cells[1] in [row[2] for row in table(RESULTS.parent / "docs/scores/loss.md")]

@@ -350,12 +350,16 @@ def _states(tree: Any, depth: int = 4) -> Iterator[dict[str, Any]]:
     if not isinstance(tree, dict) or depth == 0:
         return
     if {"settings", "score", "smoothing", "step"} <= tree.keys():
-        recorded = tree.get("record") is not None and set(COLUMNS) <= tree["record"].keys()
-        if recorded or isinstance(tree["score"].get("mean"), Tensor):
+        record, score = (_mapping(tree.get(key)) for key in ("record", "score"))
+        if set(COLUMNS) <= record.keys() or isinstance(score.get("mean"), Tensor):
             yield tree
         return
     for value in tree.values():
         yield from _states(value, depth - 1)
+
+
+def _mapping(part: Any) -> dict[Any, Any]:
+    return part if isinstance(part, dict) else {}
 
 
 @contextmanager

@@ -25,7 +25,8 @@ MOST_STEPS = 2**53
 MOST_WHOLE = 2**63
 # Of a configuration.
 SHOWN: dict[str, Any] = {
-    **{"steps": int, "seconds": int | float},
+    "steps": int,
+    "seconds": int | float,
     **dict.fromkeys(("budgets", "methods", "seeds"), list),
     **dict.fromkeys(("hardware", "versions"), dict),
 }
@@ -150,7 +151,9 @@ def _row(line: str, number: int) -> Row:
         row |= {name: str(row[name]) for name in ("method", "task")}
         row |= {name: int(row[name]) for name in ("seed", "step")}
         others = [
-            name for name in row if name == "budget" or name.startswith(("test_", "validation_"))
+            name
+            for name in row
+            if name in ("budget", "examples") or name.startswith(("test_", "validation_"))
         ]
         row |= {name: _number(row[name]) for name in (*measures, *others)}
         if not (0 <= row["step"] <= MOST_STEPS and 0 < row.get("budget", 1.0) < math.inf):
