@@ -512,8 +512,11 @@ def test_why_not_has_the_figures_of_the_rows() -> None:
         f"v = {fmean(row['loss_gain'] for row in last if row['case'] == 'ptb:tiny'):.3g}" in section
     )
     for cells in table(WHY / "README.md"):
-        if "](ptb)" in cells[0]:
+        if "](ptb)" in cells[0] or "](cifar10)" in cells[0]:
             assert f" {cells[3]} of " in section
+        if "](cifar10)" in cells[0] and cells[4] != "never":
+            assert re.search(rf"[ \[]{cells[4]} of the steps", section)
+            assert f"a step costs {cells[5]}" in section
     by_loss = "loss:k={}:presample=2:draw=multinomial:smoothing=adaptive"
     told = [(by_loss.format(k), "train_loss") for k in ("1", "0.5")]
     told += [("online-selection", key) for key in ("train_loss", "train_max_loss")]
