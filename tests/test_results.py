@@ -517,6 +517,10 @@ def test_why_not_has_the_figures_of_the_rows() -> None:
         if "](cifar10)" in cells[0] and cells[4] != "never":
             assert re.search(rf"[ \[]{cells[4]} of the steps", section)
             assert f"a step costs {cells[5]}" in section
+        if "presample=8" in cells[1]:
+            card = (RESULTS.parent / "docs/scores/loss.md").read_text("utf-8")
+            assert f"[{cells[4]} of the steps]" in card
+            assert f"at {cells[5]} times the cost" in card
     by_loss = "loss:k={}:presample=2:draw=multinomial:smoothing=adaptive"
     told = [(by_loss.format(k), "train_loss") for k in ("1", "0.5")]
     told += [("online-selection", key) for key in ("train_loss", "train_max_loss")]
