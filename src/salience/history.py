@@ -23,8 +23,6 @@ from salience.trust import Begun, Judged, judge
 __all__ = ["GROUPS", "ClassSummary", "Group", "LossHistory"]
 
 FORMAT = "salience-history-1"
-# What a state that is not ours raises when it is read.
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 Group = Literal["hardest", "suspects", "forgotten", "unseen"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 Ints = NDArray[np.int64]
@@ -141,7 +139,7 @@ class LossHistory:
             return cls._of(losses, None if start is None else _Start(start), None, step, labels)
         except SalienceError:
             raise
-        except DAMAGE as error:
+        except Exception as error:  # whatever damaged values lead to
             why = " ".join(str(error).split())[:80] or type(error).__name__
             raise StateError(
                 f"the state of the loader is damaged ({why}): name another checkpoint"
