@@ -13,6 +13,7 @@ from typing import Any
 import payoff
 import pytest
 import variance
+import why
 
 from salience.compare.budgets import summarize_all
 from salience.compare.paired import t_95
@@ -498,6 +499,21 @@ def test_the_trainings_that_ask_why_agree_with_the_rows(path: Path) -> None:
         cells += [ratio(found["steps_to_target_ratio"]), f"{found['step_cost_ratio']:.2f}"]
         expected.append([*cells, f"`{config['commit'][:7]}`"])
     assert [row[1:] for row in shown] == expected
+
+
+def test_the_page_that_asks_why_is_made_from_the_rows(tmp_path: Path) -> None:
+    copy = tmp_path / "why"
+    shutil.copytree(WHY, copy)
+    made = [copy / name for name in why.CASES]
+    for place in made:
+        (place / "curves.png").unlink()
+        (place / "summary.json").write_text("{}")
+    assert why.tables(copy) == [*made, copy / "README.md"]
+    assert (copy / "README.md").read_text("utf-8") == (WHY / "README.md").read_text("utf-8")
+    for place in made:
+        assert (place / "curves.png").exists()
+        found, kept = (read(each / place.name / "summary.json") for each in (copy, WHY))
+        assert rounded(found) == rounded(kept)
 
 
 def test_why_not_has_the_figures_of_the_rows() -> None:
