@@ -137,6 +137,7 @@ def unpack(options: argparse.Namespace) -> None:
         for name, found in packs.items():
             new = packed.unpack(found, out)
             print(f"{out / name}: {len(found.runs)} runs, {new} of them new")
+    why.unpack(options.results / why.NAME, options.out / why.NAME)
 
 
 def tables(options: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import variance
+from fuzz import read_rows
 
 from salience.compare import directory
 from salience.compare.reading import read_comparison
@@ -82,7 +83,9 @@ CASES = {
         ),
     ),
 }
-COMPARED = ("config.json", "summary.json")
+# What is kept of a comparison, and of the two measurements; rows are compressed.
+COMPARED = ("config.json", "runs.jsonl.gz", "summary.json")
+MEASURED = ("variance.jsonl.gz", "gnorm-cost.json")
 
 
 # ------------------------------------------------------------------------------------------- run
@@ -98,7 +101,7 @@ def commands(options: argparse.Namespace) -> list[list[str]]:
             found.append([*command.split(), "--scale", f"{options.scale:g}", "--seeds", str(seeds)])
             found[-1] += ["--jobs", str(options.jobs), *common, "--out", str(out), "--resume"]
     for name, case in CASES.items():
-        if case.task in options.tasks:
+        if case.task in options.tasks and _seeds(out / name) < options.seeds:
             steps = max(1, round(options.scale * case.steps))
             found.append(["compare", *case.compared.split(), "--steps", str(steps)])
             found[-1] += ["--evaluations", str(min(case.evaluations, steps))]
@@ -106,6 +109,12 @@ def commands(options: argparse.Namespace) -> list[list[str]]:
             found[-1] += ["--methods", ",".join(["uniform", *case.methods])]
             found[-1] += ["--out", str(out / name), "--resume"]
     return found
+
+
+def _seeds(place: Path) -> int:
+    """Of a finished comparison; it may have come by ``unpack``, without the states to resume."""
+    file = place / "summary.json"
+    return json.loads(file.read_bytes())["methods"]["uniform"]["n"] if file.exists() else 0
 
 
 def measurements(options: argparse.Namespace) -> list[list[str]]:
@@ -147,24 +156,42 @@ def run(options: argparse.Namespace, salience: Callable[[list[str]], int]) -> No
 
 def pack(out: Path, results: Path) -> list[str]:
     """Copy what is finished, but for the paper's own targets, and say what was."""
-    packed = []
-    for name in CASES:
-        if (out / name / "summary.json").exists():
-            for file in COMPARED:
-                directory.write(results / name / file, (out / name / file).read_bytes())
-            _compress(out / name / "runs.jsonl", results / name)
-            packed.append(name)
-    if (out / "variance.jsonl").exists():
-        _compress(out / "variance.jsonl", results)
-        packed.append("variance")
-    if (out / "gnorm-cost.json").exists():
-        directory.write(results / "gnorm-cost.json", (out / "gnorm-cost.json").read_bytes())
-        packed.append("gnorm-cost")
-    return packed
+    found = [name for name in _kept() if _plain(out, name).exists()]
+    ended = [name for name in found if (out / name).with_name("summary.json").exists()]
+    ended += [name for name in found if name in MEASURED]
+    for name in ended:
+        directory.write(results / name, _packed(_plain(out, name)))
+    return list(dict.fromkeys(name.partition("/")[0] for name in ended))
 
 
-def _compress(file: Path, place: Path) -> None:
-    directory.write(place / f"{file.name}.gz", gzip.compress(file.read_bytes(), mtime=0))
+def unpack(results: Path, out: Path) -> None:
+    """The reverse; a comparison or measurement that was begun there stays."""
+    new = [name for name in _kept() if not _plain(out, name.partition("/")[0]).exists()]
+    for name in new:
+        if (results / name).exists():
+            content = (results / name).read_bytes()
+            packed = name.endswith(".gz")
+            directory.write(_plain(out, name), gzip.decompress(content) if packed else content)
+
+
+def _kept() -> list[str]:
+    return [*(f"{case}/{file}" for case in CASES for file in COMPARED), *MEASURED]
+
+
+def _plain(out: Path, name: str) -> Path:
+    """Where the run writes it."""
+    return out / name.removesuffix(".gz")
+
+
+def _packed(file: Path) -> bytes | dict[str, Any]:
+    """Rows compressed, and commands without the places of one machine."""
+    if file.suffix == ".jsonl":
+        return gzip.compress(file.read_bytes(), mtime=0)
+    content = json.loads(file.read_bytes())
+    if "command" in content:
+        words = shlex.split(content["command"])
+        content["command"] = shlex.join(Path(w).name if w.startswith("/") else w for w in words)
+    return dict(content)
 
 
 def tables(results: Path) -> list[Path]:
@@ -184,8 +211,7 @@ def tables(results: Path) -> list[Path]:
     text = pages.with_table(page.read_text("utf-8"), "trainings", pages.table(HEAD, lines))
     rows = results / "variance.jsonl.gz"
     if rows.exists():
-        measured = [json.loads(line) for line in gzip.decompress(rows.read_bytes()).splitlines()]
-        text = pages.with_table(text, "variance", variance.table(measured))
+        text = pages.with_table(text, "variance", variance.table(read_rows(rows)))
     directory.write(page, text)
     return [*written, page]
 

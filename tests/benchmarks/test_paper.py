@@ -15,6 +15,7 @@ from test_benchmarks import load, run
 from typer.testing import CliRunner
 
 from salience.cli.main import make_app
+from salience.compare import directory
 from salience.paper import stages
 from salience.paper.reproduce import finish, prepare
 from salience.paper.stages import Settings
@@ -372,7 +373,8 @@ def test_why_from_the_runs_to_the_page(
 
     def measured(words: list[str]) -> int:
         file = "variance.jsonl" if words[0] == "variance.py" else "gnorm-cost.json"
-        (out / "why" / file).write_text(json.dumps(row) + "\n")
+        command = f"{tmp_path}/costs.py --out {words[-1]} --rounds 2"
+        (out / "why" / file).write_text(json.dumps({**row, "command": command}) + "\n")
         return 0
 
     monkeypatch.setattr(why, "measure", measured)
@@ -382,9 +384,8 @@ def test_why_from_the_runs_to_the_page(
     paper.main(["pack", "--out", str(direct), *to])
     paper.main(["pack", "--out", str(out), *to])
     found = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-    files = (*why.COMPARED, "runs.jsonl.gz")
     cases = {name: case for name, case in why.CASES.items() if case.task == "cifar10"}
-    written = {f"{case}/{file}" for case in cases for file in files}
+    written = {f"{case}/{file}" for case in cases for file in why.COMPARED}
     assert found == {"variance.jsonl.gz", "gnorm-cost.json", "runs/fig1a.jsonl.gz", *written}
     made = {case: (place / case / "summary.json").read_bytes() for case in cases}
 
@@ -404,6 +405,21 @@ def test_why_from_the_runs_to_the_page(
             begin = f"| [{about.about}]({case}) | `{method}` | 1 | "
             assert any(line.startswith(begin) for line in trainings)
     assert "| mnist, tiny | 1 | 0.5 | 2 | 0.5 | 1 | 0.25 | 0.75 |\n\n<!-- /variance -->" in page
-    elsewhere = tmp_path / "elsewhere"
+    for file in place.rglob("*.json"):
+        assert str(tmp_path) not in file.read_text()
+    told = json.loads((place / "gnorm-cost.json").read_text())["command"]
+    assert told == "costs.py --out gnorm-cost.json --rounds 2"
+
+    elsewhere, asked = tmp_path / "elsewhere", []
+    directory.write(elsewhere / "why" / "cifar10" / "config.json", {"begun": True})
+    paper.main(["unpack", "--out", str(elsewhere), *to])
+    assert [file.name for file in (elsewhere / "why" / "cifar10").iterdir()] == ["config.json"]
+    shutil.rmtree(elsewhere / "why" / "cifar10")
     paper.main(["unpack", "--out", str(elsewhere), *to])
     assert len([*(elsewhere / "why").rglob("*.pt")]) == 3
+    monkeypatch.setattr(paper, "salience", lambda words: asked.append(words[:2]) or 0)
+    again = [*short[:-1], str(elsewhere)]
+    paper.main(["run", "--targets", "why", *again])
+    assert asked == [["reproduce", "fig1a"]]  # which finds its runs
+    paper.main(["run", "--targets", "why", *again, "--seeds", "2"])
+    assert asked[2:] == [["compare", case.compared.split()[0]] for case in cases.values()]

@@ -205,10 +205,10 @@ def _with_rows(text: str, mark: str, new: Mapping[str, list[str]], replaced: set
     return with_table(text, mark, "\n".join([head, ruler, *ordered]))
 
 
-def with_table(text: str, mark: str, table: str) -> str:
+def with_table(text: str, mark: str, new: str) -> str:
     """The page with this table between ``<!-- MARK -->`` and ``<!-- /MARK -->``."""
     _, start, end = _marked(text, mark)
-    return f"{text[:start]}\n{table}\n\n{text[end:]}"
+    return f"{text[:start]}\n{new}\n\n{text[end:]}"
 
 
 def _marked(text: str, mark: str) -> tuple[str, int, int]:
